@@ -1,0 +1,1 @@
+"""nsqd and nsqlookupd: a broker for any NSQ client, on gevent."""

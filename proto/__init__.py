@@ -1,0 +1,1 @@
+"""What crosses a wire, as bytes and columns: no sockets, no clock, no Spark."""
