@@ -1,0 +1,133 @@
+"""MPUB, many messages in one command, from and to an Arrow column of bodies."""
+
+from array import array
+from collections.abc import Iterator
+from struct import Struct
+from typing import Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pyspark_nsq.proto.columns import BUFFER_SIZE_MAX, Bytes, binary_array, join_records
+from pyspark_nsq.proto.errors import WireError
+
+SIZE_FIELD_SIZE: Final = 4
+# What a message takes at least: its size, and a byte of body.
+_MESSAGE_SIZE_MIN: Final = SIZE_FIELD_SIZE + 1
+
+_SIZE = Struct(">I")
+_SIZE_AND_COUNT = Struct(">II")
+
+
+class Mpub(NamedTuple):
+    """One command, sent as ``head`` and then ``messages``: so many bodies of the column from row ``first`` on."""
+
+    first: int
+    message_count: int
+    head: bytes
+    messages: pa.Buffer
+
+
+class BodyError(ValueError):
+    """A body that nsqd would refuse: the row of the column, and why. The body itself is not shown."""
+
+    def __init__(self, row: int, reason: str) -> None:
+        super().__init__(f"the body of row {row} {reason}")
+        self.row = row
+        self.reason = reason
+
+
+def message_count_max(body_size_max: int) -> int:
+    """How many messages nsqd takes in one MPUB."""
+    return (body_size_max - SIZE_FIELD_SIZE) // _MESSAGE_SIZE_MIN
+
+
+def encode_mpubs(
+    topic: str, bodies: pa.Array, *, message_size_max: int, body_size_max: int, count_max: int | None = None
+) -> Iterator[Mpub]:
+    """The column as few MPUBs as nsqd's limits and ``count_max`` allow.
+
+    All bodies are checked before the first command comes: a ``BodyError`` means that nothing was made.
+    """
+    check_bodies(bodies, min(message_size_max, body_size_max - 2 * SIZE_FIELD_SIZE))
+    count_max = min(count_max or BUFFER_SIZE_MAX, message_count_max(body_size_max))
+    return _encode_checked(f"MPUB {topic}\n".encode(), bodies, body_size_max - SIZE_FIELD_SIZE, count_max)
+
+
+def check_bodies(bodies: pa.Array, size_max: int) -> None:
+    """Raise ``BodyError`` for the first body that is null, empty or larger than ``size_max``."""
+    sizes = pc.fill_null(pc.binary_length(bodies), 0).to_numpy(zero_copy_only=False)
+    refused = np.flatnonzero((sizes < 1) | (sizes > size_max))
+    if len(refused) == 0:
+        return
+    row = int(refused[0])
+    if not bodies[row].is_valid:
+        raise BodyError(row, "is null: a message has a body")
+    if sizes[row] == 0:
+        raise BodyError(row, "is empty: nsqd takes no message without a body")
+    raise BodyError(row, f"has {sizes[row]} bytes, more than {size_max} that nsqd takes")
+
+
+def _encode_checked(command: bytes, bodies: pa.Array, messages_size_max: int, count_max: int) -> Iterator[Mpub]:
+    sizes = pc.binary_length(bodies).to_numpy(zero_copy_only=False)
+    ends = np.cumsum(sizes + SIZE_FIELD_SIZE, dtype=np.int64)
+    portion_first = 0
+    while portion_first < len(ends):
+        # Arrow joins at most 2 GiB at once.
+        portion_end = _range_end(ends, portion_first, BUFFER_SIZE_MAX, BUFFER_SIZE_MAX)
+        portion = slice(portion_first, portion_end)
+        joined = join_records(sizes[portion].astype(">u4"), bodies[portion])
+        offset = _end_before(ends, portion_first)
+        first = portion_first
+        while first < portion_end:
+            end = min(_range_end(ends, first, messages_size_max, count_max), portion_end)
+            start, size = _end_before(ends, first), int(ends[end - 1]) - _end_before(ends, first)
+            head = command + _SIZE_AND_COUNT.pack(size + SIZE_FIELD_SIZE, end - first)
+            yield Mpub(first, end - first, head, joined.slice(start - offset, size))
+            first = end
+        portion_first = portion_end
+
+
+def _end_before(ends: np.ndarray, row: int) -> int:
+    return int(ends[row - 1]) if row else 0
+
+
+def _range_end(ends: np.ndarray, first: int, size_max: int, count_max: int) -> int:
+    """The row after the last that fits with row ``first`` into ``size_max`` bytes and ``count_max`` messages."""
+    fitting = int(np.searchsorted(ends, _end_before(ends, first) + size_max, side="right"))
+    return min(fitting, first + count_max)
+
+
+def decode_mpub(payload: Bytes, message_size_max: int) -> pa.BinaryArray:
+    """The bodies of an MPUB's payload (the count, then each message), every length checked against what is there."""
+    if len(payload) < SIZE_FIELD_SIZE:
+        raise WireError(f"an MPUB of {len(payload)} bytes has no message count")
+    (count,) = _SIZE.unpack_from(payload)
+    if not 0 < count <= message_count_max(len(payload)):
+        raise WireError(
+            f"message count {count} is not in 1..{message_count_max(len(payload))}, what {len(payload)} bytes hold"
+        )
+    borders = _message_borders(payload, count, message_size_max)
+    if borders[-1] != len(payload):
+        raise WireError(f"{len(payload) - borders[-1]} bytes follow the last of {count} messages")
+    messages = binary_array(payload, np.frombuffer(borders, np.int32))
+    return pc.binary_slice(messages, SIZE_FIELD_SIZE, BUFFER_SIZE_MAX)
+
+
+def _message_borders(payload: Bytes, count: int, message_size_max: int) -> "array[int]":
+    """Where each message's size field stands, and as the last entry where the last message ends."""
+    start, end = SIZE_FIELD_SIZE, len(payload)
+    borders = array("i", [start])
+    append, size_at = borders.append, _SIZE.unpack_from
+    for index in range(count):
+        if start + SIZE_FIELD_SIZE > end:
+            raise WireError(f"the payload ends before message {index} of {count}")
+        (size,) = size_at(payload, start)
+        if not 0 < size <= message_size_max:
+            raise WireError(f"the size of message {index}, {size}, is not in 1..{message_size_max}")
+        start += SIZE_FIELD_SIZE + size
+        if start > end:
+            raise WireError(f"message {index} of {count} has {size} bytes, {start - end} more than the payload")
+        append(start)
+    return borders
