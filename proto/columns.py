@@ -128,7 +128,7 @@ def _message_columns(data: Bytes, borders: npt.NDArray[np.int32], is_message: np
     return pa.RecordBatch.from_arrays(columns, schema=MESSAGE_SCHEMA)
 
 
-def binary_array(data: Bytes, borders: npt.NDArray[np.int32]) -> pa.BinaryArray:
+def binary_array(data: Bytes | npt.NDArray[Any], borders: npt.NDArray[np.int32]) -> pa.BinaryArray:
     """The pieces of ``data`` between the borders, not copied."""
     buffers = [None, pa.py_buffer(borders), pa.py_buffer(data)]
     return pa.BinaryArray.from_buffers(pa.binary(), len(borders) - 1, buffers)
@@ -157,5 +157,5 @@ def join_records(records: npt.NDArray[Any], bodies: pa.Array) -> pa.Buffer:
         return pa.py_buffer(b"")
     borders = np.arange(0, (len(records) + 1) * records.itemsize, records.itemsize, dtype=np.int32)
     return pc.binary_join_element_wise(
-        binary_array(memoryview(records.view(np.uint8)), borders), bodies, b""
+        binary_array(records, borders), bodies, b""
     ).buffers()[2]

@@ -46,10 +46,11 @@ def message_count_max(body_size_max: int) -> int:
 def encode_mpubs(
     topic: str, bodies: pa.Array, *, message_size_max: int, body_size_max: int, count_max: int | None = None
 ) -> Iterator[Mpub]:
-    """The column as few MPUBs as nsqd's limits and ``count_max`` allow.
+    """The column, of binary or string, as few MPUBs as nsqd's limits and ``count_max`` allow.
 
     All bodies are checked before the first command comes: a ``BodyError`` means that nothing was made.
     """
+    bodies = bodies.cast(pa.binary())
     check_bodies(bodies, min(message_size_max, body_size_max - 2 * SIZE_FIELD_SIZE))
     count_max = min(count_max or BUFFER_SIZE_MAX, message_count_max(body_size_max))
     return _encode_checked(f"MPUB {topic}\n".encode(), bodies, body_size_max - SIZE_FIELD_SIZE, count_max)

@@ -1,0 +1,146 @@
+"""Hostile bytes: every reader of the wire ends in a result or in its documented error, within its memory.
+
+Each target takes any bytes. Whatever else than ``WireError`` comes out of one is a bug, and so is more memory than
+the bytes themselves and the declared limits account for.
+"""
+
+import tracemalloc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyspark_nsq.proto import commands
+from pyspark_nsq.proto.columns import decode_frames
+from pyspark_nsq.proto.compression import (
+    DeflateCompressor,
+    DeflateDecompressor,
+    SnappyCompressor,
+    SnappyDecompressor,
+)
+from pyspark_nsq.proto.errors import WireError
+from pyspark_nsq.proto.frames import ERROR, OK, RESPONSE, encode_frame, encode_message, split_frames
+from pyspark_nsq.proto.mpub import decode_mpub
+from pyspark_nsq.proto.names import decode_name, quote
+from pyspark_nsq.proto.parser import CommandParser, Limits, Malformed
+from pyspark_nsq.proto.runs import REQ, decode_run, encode_run
+
+LIMITS = Limits(msg_size_max=64 * 1024, body_size_max=256 * 1024)
+FRAME_SIZE_MAX = 64 * 1024
+ID = b"0123456789abcdef"
+
+# What one call may take for itself (list entries, Arrow's and numpy's small blocks), and for each byte that it got:
+# the copy it works on, the copy it returns, borders and ids beside them.
+FIXED_MEMORY = 512 * 1024
+MEMORY_PER_BYTE = 16
+
+
+def parse_commands(data: bytes) -> None:
+    parser = CommandParser(LIMITS)
+    completed = parser.feed(data)
+    while completed and not isinstance(completed[-1], Malformed):
+        completed = parser.feed(b"")
+    parser.eof()
+
+
+def parse_names(data: bytes) -> None:
+    decode_name(data)
+    quote(data[:100])
+
+
+TARGETS: dict[str, Callable[[bytes], object]] = {
+    "commands": parse_commands,
+    "names": parse_names,
+    "frames to columns": lambda data: decode_frames(data, FRAME_SIZE_MAX),
+    "frames to objects": lambda data: split_frames(data, FRAME_SIZE_MAX),
+    "mpub": lambda data: decode_mpub(data, LIMITS.msg_size_max),
+    "run of FIN": lambda data: decode_run(data, 0, b"FIN ", b"\n"),
+    "snappy": lambda data: sum(map(len, SnappyDecompressor().decompress(data))),
+    "deflate": lambda data: sum(map(len, DeflateDecompressor().decompress(data))),
+}
+
+SEEDS = [
+    commands.identify({"client_id": "a", "feature_negotiation": True}),
+    commands.sub("t", "c") + commands.rdy(100) + commands.NOP + commands.CLS + commands.auth(b"secret"),
+    commands.pub("t", b"body") * 5 + commands.dpub("t", 100, b"body"),
+    commands.mpub("t", [b"a", b"bc", b"def"] * 9),
+    commands.mpub("t", [b"a", b"bc", b"def"] * 9)[len("MPUB t\n") + 4 :],
+    encode_run(b"FIN", ID * 50) + encode_run(REQ, ID * 50, 10),
+    encode_frame(RESPONSE, OK) + encode_message(1, 1, ID, b"body") * 40 + encode_frame(ERROR, b"E_INVALID"),
+    SnappyCompressor().compress(b"snappy " * 1000) + b"\xfe\x01\x00\x00.",
+    DeflateCompressor(6).compress(b"deflate " * 1000),
+]
+
+any_bytes = st.binary(max_size=300)
+big_and_small_numbers = st.sampled_from(
+    [b"\0\0\0\0", b"\0\0\0\1", b"\x7f\xff\xff\xff", b"\x80\0\0\0", b"\xff\xff\xff\xff"]
+)
+
+
+@st.composite
+def damaged_seeds(draw: st.DrawFn) -> bytes:
+    """Well-formed bytes with a few pieces overwritten, cut out, or repeated."""
+    data = bytearray(draw(st.sampled_from(SEEDS)))
+    for _ in range(draw(st.integers(1, 4))):
+        start = draw(st.integers(0, len(data)))
+        piece = draw(st.binary(max_size=8) | big_and_small_numbers)
+        data[start : start + draw(st.sampled_from([0, len(piece), 40]))] = piece * draw(st.sampled_from([1, 1, 30]))
+    return bytes(data)
+
+
+@contextmanager
+def bounded_memory(data: bytes) -> Iterator[None]:
+    arrow_before = pa.total_allocated_bytes()
+    tracemalloc.start()
+    try:
+        yield
+        peak = tracemalloc.get_traced_memory()[1] + pa.total_allocated_bytes() - arrow_before
+    finally:
+        tracemalloc.stop()
+    assert peak <= FIXED_MEMORY + MEMORY_PER_BYTE * len(data)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@given(data=any_bytes | damaged_seeds() | damaged_seeds())
+def test_any_bytes_end_in_a_result_or_the_documented_error(target: str, data: bytes) -> None:
+    with suppress(WireError):
+        TARGETS[target](data)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("seed", range(len(SEEDS)))
+@pytest.mark.parametrize("lie", [b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff", b"\0\0\0\0", b"\0\4\0\0"])
+def test_a_lying_length_costs_no_memory(target: str, seed: int, lie: bytes) -> None:
+    """Each position in turn claims that much is to come; the memory stays that of what did come."""
+    data = SEEDS[seed]
+    for start in range(min(len(data), 60)):
+        lying = data[:start] + lie + data[start + 4 :]
+        with bounded_memory(lying):
+            kept = None
+            with suppress(WireError):
+                kept = TARGETS[target](lying)
+        del kept
+
+
+def test_a_body_in_small_pieces_is_kept_once() -> None:
+    """Pieces of a large body wait for the rest; they are neither joined nor searched again and again."""
+    parser = CommandParser(LIMITS)
+    parser.feed(b"PUB t\n" + LIMITS.msg_size_max.to_bytes(4, "big"))
+    with bounded_memory(bytes(LIMITS.msg_size_max)):
+        for _ in range(LIMITS.msg_size_max // 64 - 1):
+            assert parser.feed(bytes(64)) == []
+    assert len(parser.feed(bytes(64))) == 1
+
+
+def test_an_endless_line_is_not_kept() -> None:
+    parser = CommandParser(LIMITS)
+    sizes = []
+    for _ in range(16):
+        sizes += [len(command) for command in parser.feed(b"x" * 1023)]
+    assert sizes == []
+    (malformed,) = parser.feed(b"x" * 1023)
+    assert isinstance(malformed, Malformed)
+    assert parser.feed(b"") == []
