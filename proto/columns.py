@@ -156,6 +156,4 @@ def join_records(records: npt.NDArray[Any], bodies: pa.Array) -> pa.Buffer:
     if len(bodies) == 0:
         return pa.py_buffer(b"")
     borders = np.arange(0, (len(records) + 1) * records.itemsize, records.itemsize, dtype=np.int32)
-    return pc.binary_join_element_wise(
-        binary_array(records, borders), bodies, b""
-    ).buffers()[2]
+    return pc.binary_join_element_wise(binary_array(records, borders), bodies, b"").buffers()[2]

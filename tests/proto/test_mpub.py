@@ -55,10 +55,11 @@ def test_a_column_becomes_commands(bodies: list[bytes], body_size_max: int, coun
     mpubs = list(
         encode_mpubs("t", column, message_size_max=MESSAGE_SIZE_MAX, body_size_max=body_size_max, count_max=count_max)
     )
-    groups = split_by_loop(bodies, body_size_max, min(count_max, message_count_max(body_size_max)))
+    groups = split_by_loop(bodies, body_size_max, count_max)
     assert [whole(mpub) for mpub in mpubs] == [commands.mpub("t", group) for group in groups]
     assert [bodies[mpub.first : mpub.first + mpub.message_count] for mpub in mpubs] == groups
     assert all(len(whole(mpub)) - len("MPUB t\n") - 4 <= body_size_max for mpub in mpubs)
+    assert all(mpub.message_count <= message_count_max(body_size_max) for mpub in mpubs)
 
 
 @given(bodies_lists, st.integers(0, 30), st.integers(0, 30))
@@ -67,6 +68,17 @@ def test_slices_of_a_column(bodies: list[bytes], first: int, length: int) -> Non
     mpubs = encode_mpubs("t", column, message_size_max=MESSAGE_SIZE_MAX, body_size_max=10_000)
     expected = bodies[first : first + length]
     assert [whole(mpub) for mpub in mpubs] == ([commands.mpub("t", expected)] if expected else [])
+
+
+@given(bodies_lists, st.integers(60, 200))
+def test_a_column_larger_than_arrow_joins_at_once(bodies: list[bytes], joined_size_max: int) -> None:
+    column = pa.array(bodies, pa.binary())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pyspark_nsq.proto.mpub.BUFFER_SIZE_MAX", joined_size_max)
+        mpubs = list(encode_mpubs("t", column, message_size_max=MESSAGE_SIZE_MAX, body_size_max=100))
+    for mpub in mpubs:
+        assert whole(mpub) == commands.mpub("t", bodies[mpub.first : mpub.first + mpub.message_count])
+    assert sum(mpub.message_count for mpub in mpubs) == len(bodies)
 
 
 def test_string_columns() -> None:

@@ -65,7 +65,7 @@ def test_ephemeral_is_told_by_the_suffix() -> None:
         (b'a"b\\c', '"a\\"b\\\\c"'),
         (b"\a\b\f\n\r\t\v", '"\\a\\b\\f\\n\\r\\t\\v"'),
         (b"\x00\x1f\x7f", '"\\x00\\x1f\\x7f"'),
-        (b"\xff\xc3", '"\\xff\\xc3"'),
+        (b"\xff\x80a\xc3", '"\\xff\\x80a\\xc3"'),
         ("größe".encode(), '"größe"'),
         ("\u2028\u00ad".encode(), '"\\u2028\\u00ad"'),
         ("\U000e0001".encode(), '"\\U000e0001"'),
