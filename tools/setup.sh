@@ -1,0 +1,48 @@
+# The project's own virtual environment. Sourced by the scripts at the root, after machine.sh.
+
+# Everything the environment is made from; set-up is skipped while this has not changed.
+fingerprint() {
+    cat pyproject.toml constraints.txt .venv/pyvenv.cfg <(pwd) 2>/dev/null | sha256sum
+}
+
+make_venv() {
+    local python version
+    python=$(find_python)
+    if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
+        version=$("$python" -c 'import sys; print("python%d.%d" % sys.version_info[:2])')
+        apt_install "$version-venv" ||
+            die "$python cannot make virtual environments. Install the module: sudo apt-get install $version-venv"
+    fi
+    "$python" -m venv --clear .venv
+}
+
+# set_up EXTRAS: .venv holds the pinned dependencies, the tools and an editable install of this checkout.
+set_up() {
+    local stamp=.venv/set-up-$1
+    [[ -x .venv/bin/python && -f $stamp && $(<"$stamp") == "$(fingerprint)" ]] && return
+    say "Setting up .venv (minutes the first time, skipped when nothing has changed)"
+    exec {lock}<constraints.txt
+    flock "$lock"
+    .venv/bin/python -m pip --version >/dev/null 2>&1 || make_venv
+    local -a pip=(.venv/bin/python -m pip --disable-pip-version-check --quiet)
+    # A pip as old as Debian's knows neither dependency groups nor constraints for what a build needs.
+    "${pip[@]}" install "$(grep '^pip==' constraints.txt)"
+    "${pip[@]}" install -c constraints.txt --build-constraint constraints.txt --group dev -e ".[$1]"
+    fingerprint >"$stamp"
+    exec {lock}<&-
+}
+
+# Pin every dependency anew, at its newest version the ranges in pyproject.toml allow.
+lock() {
+    local folder
+    folder=$(mktemp -d)
+    # shellcheck disable=SC2064 # the folder is known now and gone from scope later
+    trap "rm -rf '$folder'" EXIT
+    "$(find_python)" -m venv "$folder/venv"
+    "$folder/venv/bin/python" -m pip install --quiet --upgrade pip
+    "$folder/venv/bin/python" -m pip install --quiet --dry-run --ignore-installed --report "$folder/report.json" \
+        --group dev ".[notebook]"
+    "$folder/venv/bin/python" tools/pins.py "$folder/report.json" >"$folder/constraints.txt"
+    cp "$folder/constraints.txt" constraints.txt
+    say "constraints.txt is written; './run test' installs it and tells whether it works"
+}
