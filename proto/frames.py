@@ -22,11 +22,22 @@ MESSAGE_FRAME_SIZE_MIN: Final = MESSAGE_HEADER_SIZE - 4
 
 _HEADER = Struct(">II")
 _MESSAGE_HEADER = Struct(">IIqH16s")
+# The same behind the frame's size and type.
+_MESSAGE_FIELDS = Struct(">qH16s")
 
 
 class Frame(NamedTuple):
     type: int
     data: bytes
+
+
+class Message(NamedTuple):
+    """What the frame of a message holds; ``timestamp`` counts nanoseconds of Unix time."""
+
+    timestamp: int
+    attempts: int
+    id: bytes
+    body: bytes
 
 
 def encode_frame(frame_type: int, data: bytes) -> bytes:
@@ -38,6 +49,16 @@ def encode_message(timestamp: int, attempts: int, message_id: bytes, body: bytes
     """The frame of one message, ready to send."""
     size = len(body) + MESSAGE_FRAME_SIZE_MIN
     return _MESSAGE_HEADER.pack(size, MESSAGE, timestamp, attempts, message_id) + body
+
+
+def decode_message(data: bytes) -> Message:
+    """The message in the data of one frame."""
+    if len(data) < MESSAGE_FRAME_SIZE_MIN - 4:
+        raise WireError(
+            f"a message's frame has {len(data)} bytes of data, at least {MESSAGE_FRAME_SIZE_MIN - 4} are needed"
+        )
+    timestamp, attempts, message_id = _MESSAGE_FIELDS.unpack_from(data)
+    return Message(timestamp, attempts, message_id, data[_MESSAGE_FIELDS.size :])
 
 
 def split_frames(data: bytes, frame_size_max: int) -> tuple[list[Frame], int]:

@@ -44,16 +44,24 @@ def message_count_max(body_size_max: int) -> int:
 
 
 def encode_mpubs(
-    topic: str, bodies: pa.Array, *, message_size_max: int, body_size_max: int, count_max: int | None = None
+    topic: str,
+    bodies: pa.Array,
+    *,
+    message_size_max: int,
+    body_size_max: int,
+    batch_size_max: int | None = None,
+    count_max: int | None = None,
 ) -> Iterator[Mpub]:
-    """The column, of binary or string, as few MPUBs as nsqd's limits and ``count_max`` allow.
+    """The column, of binary or string, as few MPUBs as nsqd's limits, ``batch_size_max`` and ``count_max`` allow.
 
-    All bodies are checked before the first command comes: a ``BodyError`` means that nothing was made.
+    A message larger than ``batch_size_max`` goes alone. All bodies are checked before the first command comes: a
+    ``BodyError`` means that nothing was made.
     """
     bodies = bodies.cast(pa.binary())
     check_bodies(bodies, min(message_size_max, body_size_max - 2 * SIZE_FIELD_SIZE))
-    count_max = min(count_max or BUFFER_SIZE_MAX, message_count_max(body_size_max))
-    return _encode_checked(f"MPUB {topic}\n".encode(), bodies, body_size_max - SIZE_FIELD_SIZE, count_max)
+    size_max = min(batch_size_max or body_size_max, body_size_max)
+    # nsqd's own limit of the count is kept with that of the size, as it counts bodies of one byte.
+    return _encode_checked(f"MPUB {topic}\n".encode(), bodies, size_max - SIZE_FIELD_SIZE, count_max or BUFFER_SIZE_MAX)
 
 
 def check_bodies(bodies: pa.Array, size_max: int) -> None:
@@ -95,9 +103,9 @@ def _end_before(ends: np.ndarray, row: int) -> int:
 
 
 def _range_end(ends: np.ndarray, first: int, size_max: int, count_max: int) -> int:
-    """The row after the last that fits with row ``first`` into ``size_max`` bytes and ``count_max`` messages."""
+    """The row after the last that fits behind row ``first`` into ``size_max`` bytes and ``count_max`` messages."""
     fitting = int(np.searchsorted(ends, _end_before(ends, first) + size_max, side="right"))
-    return min(fitting, first + count_max)
+    return min(max(fitting, first + 1), first + count_max)
 
 
 def decode_mpub(payload: Bytes, message_size_max: int) -> pa.BinaryArray:

@@ -10,7 +10,17 @@ from hypothesis import strategies as st
 
 from pyspark_nsq.proto.columns import MESSAGE_SCHEMA, decode_frames, encode_messages
 from pyspark_nsq.proto.errors import WireError
-from pyspark_nsq.proto.frames import ERROR, HEARTBEAT, OK, RESPONSE, Frame, encode_frame, encode_message, split_frames
+from pyspark_nsq.proto.frames import (
+    ERROR,
+    HEARTBEAT,
+    OK,
+    RESPONSE,
+    Frame,
+    decode_message,
+    encode_frame,
+    encode_message,
+    split_frames,
+)
 
 FRAME_SIZE_MAX = 4096
 
@@ -166,3 +176,15 @@ def test_replies_as_objects(items: list[Frame], trailing: bytes) -> None:
     data = encode(list(items))
     partial = encode_frame(RESPONSE, b"more")[: len(trailing)]
     assert split_frames(data + partial, FRAME_SIZE_MAX) == (items, len(data))
+
+
+@given(st.integers(0, 2**63 - 1), st.integers(0, 2**16 - 1), st.binary(min_size=16, max_size=16), st.binary())
+def test_one_message_comes_out_as_it_went_in(timestamp: int, attempts: int, message_id: bytes, body: bytes) -> None:
+    (frame,), _ = split_frames(encode_message(timestamp, attempts, message_id, body), 2**20)
+    assert decode_message(frame.data) == (timestamp, attempts, message_id, body)
+
+
+def test_a_frame_too_small_for_a_message_is_refused() -> None:
+    assert decode_message(b"\0" * 26).body == b""
+    with pytest.raises(WireError, match="25 bytes"):
+        decode_message(b"\0" * 25)

@@ -81,6 +81,16 @@ def test_a_column_larger_than_arrow_joins_at_once(bodies: list[bytes], joined_si
     assert sum(mpub.message_count for mpub in mpubs) == len(bodies)
 
 
+@pytest.mark.parametrize(("batch_size_max", "counts"), [(1, [1, 1, 1, 1]), (22, [2, 1, 1]), (1000, [4])])
+def test_a_message_larger_than_a_batch_goes_alone(batch_size_max: int, counts: list[int]) -> None:
+    bodies = [b"12345", b"12345", b"x" * 100, b"1"]
+    column = pa.array(bodies)
+    made = list(encode_mpubs("t", column, message_size_max=100, body_size_max=1000, batch_size_max=batch_size_max))
+    assert [mpub.message_count for mpub in made] == counts
+    parts = [bodies[mpub.first : mpub.first + mpub.message_count] for mpub in made]
+    assert [whole(mpub) for mpub in made] == [commands.mpub("t", part) for part in parts]
+
+
 def test_string_columns() -> None:
     mpubs = encode_mpubs("t", pa.array(["grün", "blau"]), message_size_max=9, body_size_max=100)
     assert [whole(mpub) for mpub in mpubs] == [commands.mpub("t", ["grün".encode(), b"blau"])]

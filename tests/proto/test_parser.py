@@ -364,3 +364,24 @@ def test_a_secret_is_not_shown() -> None:
     (command,) = CommandParser(LIMITS).feed(commands.auth(b"s3cret"))
     assert command == Auth(b"s3cret")
     assert "s3cret" not in repr(command) + str(command) + f"{command}"
+
+
+@given(
+    count=st.integers(1, 12),
+    size=st.integers(1, 24),
+    wrong=st.none() | st.tuples(st.integers(0, 200), st.integers(0, 255)),
+    cut=st.integers(0, 3),
+)
+def test_bodies_of_one_size_are_what_one_by_one_gives(
+    count: int, size: int, wrong: tuple[int, int] | None, cut: int
+) -> None:
+    limits = Limits(msg_size_max=20, body_size_max=1000)
+    data = bytearray(commands.mpub("t", [bytes([65 + index]) * size for index in range(count)]))
+    data = data[: len(data) - cut]
+    if wrong is not None and 15 <= wrong[0] < len(data):
+        data[wrong[0]] = wrong[1]
+    data[7:11] = (len(data) - 11).to_bytes(4, "big")
+    quick = CommandParser(limits).feed(bytes(data))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pyspark_nsq.proto.parser._UNIFORM_COUNT_MIN", 1 << 20)
+        assert CommandParser(limits).feed(bytes(data)) == quick
