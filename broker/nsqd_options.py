@@ -122,7 +122,7 @@ class NsqdOptions:
         0,
         "HTTP port that will be registered with lookupd (defaults to the HTTP port that this nsqd is listening on)",
     )
-    lookupd_tcp_addresses: tuple[str, ...] = flag(
+    lookupd_tcp_addresses: tuple[str, ...] | None = flag(
         "lookupd-tcp-address",
         STRINGS,
         (),

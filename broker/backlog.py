@@ -1,0 +1,90 @@
+"""What a channel has not delivered yet: ranges of its topic's messages, nearly always one, and a cursor."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from pyspark_nsq.broker.segment import Segment
+from pyspark_nsq.broker.store import Store
+
+
+class Backlog:
+    """Ascending ranges of messages; the cursor stands at the first."""
+
+    __slots__ = ("_ahead", "_ranges", "_segment", "_store", "count")
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._ranges: deque[list[int]] = deque()  # [first, stop]
+        self._segment: Segment | None = None  # at the cursor
+        self._ahead: deque[Segment] = deque()  # read, to come
+        self.count = 0
+
+    def add(self, first: int, stop: int) -> None:
+        """Messages first .. stop - 1, behind all others."""
+        self.count += stop - first
+        ranges = self._ranges
+        if ranges and ranges[-1][1] == first:
+            ranges[-1][1] = stop
+        elif stop > first:
+            ranges.append([first, stop])
+
+    def head(self) -> tuple[Segment, int, int] | None:
+        """What comes next: (segment, index in it, how many messages); None when nothing is left.
+
+        Messages that are not in the log any more (damaged files) are passed over.
+        """
+        while self._ranges:
+            first, stop = self._ranges[0]
+            segment = self._segment
+            if segment is None or not segment.base <= first < segment.base + segment.count:
+                segment = self._segment = self._seek(first, stop)
+                lost_before = stop if segment is None else min(max(segment.base, first), stop)
+                if lost_before > first:
+                    self._skip(lost_before - first)
+                    continue
+                assert segment is not None
+                segment.sealed = True
+            index = first - segment.base
+            return segment, index, min(stop - first, segment.count - index)
+        return None
+
+    def advance(self, count: int) -> None:
+        """`count` messages of what `head` gave are done with."""
+        head = self._ranges[0]
+        head[0] += count
+        self.count -= count
+        segment = self._segment
+        assert segment is not None
+        finished = head[0] == head[1]
+        if finished or head[0] == segment.base + segment.count:
+            self._segment = None
+            self._store.passed(segment)
+        if finished:
+            self._ranges.popleft()
+
+    def _skip(self, count: int) -> None:
+        head = self._ranges[0]
+        head[0] += count
+        self.count -= count
+        if head[0] == head[1]:
+            self._ranges.popleft()
+
+    def _seek(self, seq: int, stop: int) -> Segment | None:
+        ahead = self._ahead
+        while ahead and ahead[0].end <= seq:
+            ahead.popleft()
+        if not ahead:
+            ahead.extend(self._store.find(seq, stop))
+        return ahead.popleft() if ahead else None
+
+    def clear(self) -> None:
+        """Drop everything."""
+        self._store.released(self.ranges())
+        self._ranges.clear()
+        self._ahead.clear()
+        self._segment = None
+        self.count = 0
+
+    def ranges(self) -> list[tuple[int, int]]:
+        return [(first, stop) for first, stop in self._ranges]

@@ -1,0 +1,436 @@
+"""A channel: a cursor into its topic's messages, and everything that departs from plain order.
+
+A message is in exactly one of four places, and finished when it is in none:
+
+    backlog   not delivered yet         -> in flight (deliver), deferred (its due time is still to come)
+    in flight with one consumer         -> finished (FIN), requeued (REQ 0, time-out), deferred (REQ n)
+    requeued  to be delivered again     -> in flight
+    deferred  until a time              -> requeued
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from pyspark_nsq.broker.backlog import Backlog
+from pyspark_nsq.broker.deferred import Deferred
+from pyspark_nsq.broker.inflight import InFlight, Run
+from pyspark_nsq.broker.journal import ChannelState
+from pyspark_nsq.broker.latency import Latency, quantiles
+from pyspark_nsq.broker.message_id import ID_BYTES
+from pyspark_nsq.broker.requeued import Requeued, frames_of
+from pyspark_nsq.broker.segment import Buffer, Segment
+from pyspark_nsq.broker.shared import EPHEMERAL_SUFFIX, NEVER, Shared
+
+if TYPE_CHECKING:
+    from pyspark_nsq.broker.topic import Topic
+
+NOT_IN_FLIGHT: Final = "ID not in flight"
+NOT_OWNER: Final = "client does not own message"
+Failures = list[tuple[bytes, str]]
+_FIN: Final = b"FIN "
+_LF: Final = b"\n"
+
+
+class Consumer:
+    """What the engine knows of a subscribed client. The server's client derives from it (and calls `__init__`).
+
+    The session sets ready_count, msg_timeout_ns and sample_rate; the engine keeps the rest.
+    """
+
+    def __init__(self) -> None:
+        self.ready_count = 0
+        self.msg_timeout_ns = 60_000_000_000
+        self.sample_rate = 0
+        self.in_flight_count = 0
+        self.message_count = 0
+        self.finish_count = 0
+        self.requeue_count = 0
+        self.in_flight = InFlight()
+
+
+class Channel:
+    """Created by `Topic.channel` only."""
+
+    def __init__(self, name: str, topic: Topic, shared: Shared, now: int) -> None:
+        self.name = name
+        self.topic = topic
+        self.ephemeral = name.endswith(EPHEMERAL_SUFFIX)
+        self.paused = False
+        self.deleted = False
+        self.consumers: list[Consumer] = []
+        self.message_count = 0
+        self.requeue_count = 0
+        self.timeout_count = 0
+        self.in_flight_count = 0
+        self.latency_count = 0
+        self._shared = shared
+        self._departed: list[Consumer] = []  # gone, with messages in flight
+        self._backlog = Backlog(topic.store)
+        self._requeued = Requeued(topic.store)
+        self._fresh = 0  # messages that have left the backlog
+        self._serving: Requeued | None = None  # where `_next` found something; None: in the backlog
+        self._scheduled = NEVER  # when `on_time` will be called
+        self._bounded = self.ephemeral or topic.ephemeral
+        self._deferred = Deferred(tracked=not self._bounded)
+        self._latency = Latency(shared.options.e2e_window_ns, now) if shared.options.e2e_percentiles else None
+        self.changed = False  # since it was last saved
+
+    # --- numbers -----------------------------------------------------------------------------------------------
+
+    @property
+    def depth(self) -> int:
+        """Messages that wait; without those in flight and deferred."""
+        return self._backlog.count + self._requeued.count
+
+    @property
+    def backend_depth(self) -> int:
+        """The part of `depth` beyond what memory is meant to hold."""
+        return 0 if self._bounded else max(0, self.depth - self._shared.options.mem_queue_size)
+
+    @property
+    def deferred_count(self) -> int:
+        return self._deferred.count
+
+    def latency(self, now: int) -> list[tuple[float, int]]:
+        """(quantile, ns) over the window; empty without percentiles in the options."""
+        if self._latency is None:
+            return []
+        return quantiles(self._latency.buckets(now), self._shared.options.e2e_percentiles)
+
+    @property
+    def latencies(self) -> Latency | None:
+        return self._latency
+
+    # --- from the topic ----------------------------------------------------------------------------------------
+
+    def room(self, count: int) -> int:
+        """How many of `count` new messages it takes; an ephemeral one drops what it cannot hold."""
+        if not self._bounded:
+            return count
+        return min(count, max(0, max(self._shared.options.mem_queue_size, 1) - self.depth))
+
+    def add(self, first: int, stop: int, dropped: int = 0) -> None:
+        """New messages of the topic; some were dropped."""
+        self.message_count += stop - first + dropped
+        self._backlog.add(first, stop)
+        if not self.changed:
+            self.note_change()
+        if self.consumers and not self.paused:
+            self._shared.ready[self] = None
+
+    def add_deferred(self, segment: Segment) -> None:
+        """New messages that are due later."""
+        self.message_count += segment.count
+        self._defer(segment, 0, segment.count, 0, segment.due)
+
+    # --- consumers ---------------------------------------------------------------------------------------------
+
+    def subscribe(self, consumer: Consumer) -> None:
+        """Add to `consumers` (the limit of consumers is the server's to check)."""
+        self.consumers.append(consumer)
+        if self.depth and not self.paused:
+            self._shared.ready[self] = None
+
+    def unsubscribe(self, consumer: Consumer, now: int) -> None:
+        """The client left: what it holds stays in flight until its time-out. An ephemeral channel goes with its last
+        consumer."""
+        if consumer not in self.consumers:
+            return
+        self.consumers.remove(consumer)
+        if consumer.in_flight_count:
+            self._departed.append(consumer)
+        if self.ephemeral and not self.consumers and not self.deleted:
+            self.topic.delete_channel(self.name, now)
+
+    def deliver(self, consumer: Consumer, now: int, max_messages: int, max_bytes: int) -> tuple[list[Buffer], int]:
+        """Up to `max_messages` (the caller passes min(ready_count - in_flight_count, what it likes)) as frames ready
+        to send, in buffers (bytes or memoryview), and how many messages they are. All are in flight when this returns.
+
+        At least one message when one is there, however large; after the first, `max_bytes` bounds the sum.
+        ([], 0) when paused or nothing waits.
+        """
+        buffers: list[Buffer] = []
+        left, room = max_messages, max_bytes
+        if self.paused or self.deleted:
+            return buffers, 0
+        deadline = now + consumer.msg_timeout_ns
+        while left > 0:
+            following = self._next(now)
+            if following is None:
+                break
+            segment, index, count, extra = following
+            if count > left:
+                count = left
+            nbytes = segment.nbytes if count == segment.count else segment.offset(index + count) - segment.offset(index)
+            if nbytes > room:
+                count = segment.fitting(index, count, room)
+                if not count and buffers:
+                    break
+                count = count or 1
+                nbytes = segment.offset(index + count) - segment.offset(index)
+            self._advance(count)
+            if consumer.sample_rate:
+                left -= self._deliver_sample(consumer, segment, index, count, extra, now, buffers)
+                continue
+            buffers.append(frames_of(segment, index, count, extra))
+            consumer.in_flight.add(segment, index, count, extra, now, deadline)
+            left -= count
+            room -= nbytes
+        delivered = max(max_messages - left, 0)
+        if delivered:
+            self.in_flight_count += delivered
+            consumer.in_flight_count += delivered
+            consumer.message_count += delivered
+            if deadline < self._scheduled:
+                self._schedule(deadline)
+        return buffers, delivered
+
+    def _next(self, now: int) -> tuple[Segment, int, int, int] | None:
+        """(segment, index, count, extra attempts) of what is to be delivered next; extra is 0 for fresh messages and
+        those that come from being deferred, which nobody has seen yet."""
+        while True:
+            requeued = self._requeued
+            if requeued.count and (not self._backlog.count or requeued.turn <= self._fresh):
+                again = requeued.head()
+                if again is not None:
+                    self._serving = requeued
+                    return again
+                continue
+            head = self._backlog.head()
+            if head is None:
+                if requeued.count:
+                    continue
+                return None
+            segment, index, count = head
+            if segment.due <= now:
+                self._serving = None
+                return segment, index, count, 0
+            self._backlog.advance(count)
+            self._defer(segment, index, count, 0, segment.due)
+
+    def _advance(self, count: int) -> None:
+        """`count` messages of what `_next` gave are taken."""
+        if self._serving is not None:
+            self._serving.take(count)
+        else:
+            self._backlog.advance(count)
+            self._fresh += count
+
+    def _deliver_sample(
+        self, consumer: Consumer, segment: Segment, index: int, count: int, extra: int, now: int, buffers: list[Buffer]
+    ) -> int:
+        """Send each message with the consumer's probability, drop the others for the whole channel."""
+        sent = 0
+        deadline = now + consumer.msg_timeout_ns
+        for at in range(index, index + count):
+            if random.randrange(100) < consumer.sample_rate:
+                buffers.append(frames_of(segment, at, 1, extra))
+                consumer.in_flight.add(segment, at, 1, extra, now, deadline)
+                sent += 1
+        self.note_change()
+        return sent
+
+    # --- answers -----------------------------------------------------------------------------------------------
+
+    def finish_lines(self, consumer: Consumer, data: bytes | bytearray, pos: int, end: int, now: int) -> int:
+        """The fast way: `data[pos:end]` starts with `FIN <id>\\n` lines. Finishes as long a run as it recognises as a
+        whole (ids in the order of delivery) and returns the new pos; pos unchanged means: parse one by one."""
+        stride = ID_BYTES + 5
+        while end - pos >= stride:
+            found = consumer.in_flight.match(data, pos, end, _FIN, _LF)
+            if found is None:
+                break
+            self._finish(consumer, *found, now)
+            pos += stride * found[2]
+        return pos
+
+    def finish(self, consumer: Consumer, ids: bytes, now: int) -> Failures:
+        """FIN of n ids (16 bytes each, contiguous). Returns the failed ones with the reason for the error text:
+        NOT_IN_FLIGHT or NOT_OWNER."""
+        return self._answer(consumer, ids, lambda run, index, count: self._finish(consumer, run, index, count, now))
+
+    def requeue(self, consumer: Consumer, ids: bytes, delay_ns: int, now: int) -> Failures:
+        """REQ of n ids with one delay (0: at once). The session has clamped the delay."""
+
+        def requeue_run(run: Run, index: int, count: int) -> None:
+            self._take(consumer, run, index, count)
+            consumer.requeue_count += count
+            self.requeue_count += count
+            if delay_ns > 0:
+                self._defer(run.segment, index, count, run.extra + 1, now + delay_ns)
+            else:
+                self._requeue(run.segment, run.segment.base + index, count, run.extra + 1)
+
+        return self._answer(consumer, ids, requeue_run)
+
+    def touch(self, consumer: Consumer, ids: bytes, now: int) -> Failures:
+        """TOUCH of n ids: a new time-out from now, capped at delivery + max_msg_timeout."""
+
+        def touch_run(run: Run, index: int, count: int) -> None:
+            latest = run.delivered + self._shared.options.max_msg_timeout_ns
+            deadline = min(now + consumer.msg_timeout_ns, latest)
+            consumer.in_flight.retime(run, index, count, deadline)
+            if deadline < self._scheduled:
+                self._schedule(deadline)
+
+        return self._answer(consumer, ids, touch_run)
+
+    def _answer(self, consumer: Consumer, ids: bytes, apply: Callable[[Run, int, int], None]) -> Failures:
+        """Apply to each run the ids name."""
+        failures: Failures = []
+        pos, end = 0, len(ids)
+        while pos < end:
+            found = consumer.in_flight.match(ids, pos, end)
+            if found is None:
+                message_id = bytes(ids[pos : pos + ID_BYTES])
+                others = (other for other in self.consumers + self._departed if other is not consumer)
+                owned = any(other.in_flight.find(message_id) for other in others)
+                failures.append((message_id, NOT_OWNER if owned else NOT_IN_FLIGHT))
+                pos += ID_BYTES
+            else:
+                apply(*found)
+                pos += ID_BYTES * found[2]
+        return failures
+
+    def _finish(self, consumer: Consumer, run: Run, index: int, count: int, now: int) -> None:
+        self._take(consumer, run, index, count)
+        consumer.finish_count += count
+        if self._latency is not None:
+            self.latency_count += count
+            segment = run.segment
+            if segment.timestamp:
+                self._latency.record(now - segment.timestamp, now, count)
+            else:
+                for timestamp in segment.timestamps(index, count):
+                    self._latency.record(now - timestamp, now)
+
+    def _take(self, consumer: Consumer, run: Run, index: int, count: int) -> None:
+        consumer.in_flight.take(run, index, count)
+        consumer.in_flight_count -= count
+        self.in_flight_count -= count
+        if not self.changed:
+            self.note_change()
+
+    # --- once more ---------------------------------------------------------------------------------------------
+
+    def _requeue(self, segment: Segment | None, seq: int, count: int, extra: int) -> None:
+        """To the end of the queue: behind what waits now, but not behind a backlog longer than memory is meant to
+        hold, which could take for ever."""
+        waiting = self._backlog.count
+        limit = self._shared.options.mem_queue_size
+        self._requeued.add(segment, seq, count, extra, self._fresh + (min(waiting, limit) if limit else waiting))
+        self.note_change()
+        if self.consumers and not self.paused:
+            self._shared.ready[self] = None
+
+    def _defer(self, segment: Segment, index: int, count: int, extra: int, due: int) -> None:
+        kept = segment if self.topic.ephemeral else None
+        self._deferred.add(due, segment.base + index, count, extra, kept)
+        self.note_change()
+        if due < self._scheduled:
+            self._schedule(due)
+
+    def _schedule(self, deadline: int) -> None:
+        self._scheduled = deadline
+        self._shared.schedule(deadline, self)
+
+    def on_time(self, now: int) -> None:
+        """A deadline has come: time-outs and deferred messages."""
+        if self.deleted or now < self._scheduled:
+            return  # an earlier or a later call does the work
+        self._scheduled = NEVER
+        for entry in self._deferred.take_due(now):
+            self._requeue(entry.segment, entry.seq, entry.messages, entry.extra)
+        deadline = self._deferred.next_due
+        for consumer in self.consumers + self._departed:
+            if consumer.in_flight_count:
+                self._expire(consumer, now)
+                deadline = min(deadline, consumer.in_flight.next_deadline)
+        self._departed = [consumer for consumer in self._departed if consumer.in_flight_count]
+        if deadline < NEVER:
+            self._schedule(deadline)
+
+    def _expire(self, consumer: Consumer, now: int) -> None:
+        for run in consumer.in_flight.expire(now):
+            self.timeout_count += run.left
+            self.in_flight_count -= run.left
+            consumer.in_flight_count -= run.left
+            for index, count in run.pieces():
+                self._requeue(run.segment, run.segment.base + index, count, run.extra + 1)
+
+    # --- control -----------------------------------------------------------------------------------------------
+
+    def pause(self, now: int) -> None:
+        """No deliveries; persisted when this returns."""
+        self._set_paused(True, now)
+
+    def unpause(self, now: int) -> None:
+        """The reverse of `pause`."""
+        self._set_paused(False, now)
+        if self.consumers and self.depth:
+            self._shared.ready[self] = None
+
+    def _set_paused(self, paused: bool, _now: int) -> None:
+        self.paused = paused
+        if not self._bounded:
+            self._shared.save_metadata()
+
+    def empty(self, _now: int) -> None:
+        """Drop everything: waiting, in flight, deferred."""
+        self.forget()
+        self.note_change()
+        self.topic.save_state()
+        if self.consumers:
+            self._shared.ready[self] = None
+
+    def forget(self) -> None:
+        """Drop everything from memory."""
+        self._backlog.clear()
+        self._requeued.clear()
+        self._deferred.clear()
+        for consumer in self.consumers + self._departed:
+            consumer.in_flight.clear()
+            consumer.in_flight_count = 0
+        self._departed.clear()
+        self.in_flight_count = 0
+
+    # --- persistence -------------------------------------------------------------------------------------------
+
+    def note_change(self) -> None:
+        """Something is to be saved."""
+        if not self.changed and not self._bounded:
+            self.changed = True
+            self._shared.changed[self.topic] = None
+
+    def state(self, *, everything: bool) -> ChannelState:
+        """What the journal keeps: all, or all but the deferred messages it has already."""
+        added, removed, everything = self._deferred.changes(everything=everything)
+        self.changed = False
+        out = self._requeued.entries()
+        for consumer in self.consumers + self._departed:
+            for run in consumer.in_flight.runs():
+                for index, count in run.pieces():
+                    out.append([run.segment.base + index, count, run.extra + 1])
+        return ChannelState(self._backlog.ranges(), out, added, removed, everything)
+
+    def restore(self, state: ChannelState, now: int) -> None:
+        """Take up what `state` said."""
+        for first, stop in state.backlog:
+            self._backlog.add(first, stop)
+        for seq, count, extra in state.again:
+            self._requeued.add(None, seq, count, extra, 0)
+        for seq, count, extra, due in state.deferred:
+            self._deferred.add(due, seq, count, extra, None, saved=True)
+        if self._deferred.count:
+            self._schedule(max(self._deferred.next_due, now))
+
+    def needed(self) -> list[tuple[int, int]]:
+        """Ranges that hold all messages it still needs from the log."""
+        ranges = self._backlog.ranges() + self._deferred.needed()
+        ranges += [(seq, seq + count) for seq, count, _extra in self._requeued.entries()]
+        for consumer in self.consumers + self._departed:
+            ranges += [(run.segment.base + run.low, run.segment.base + run.stop) for run in consumer.in_flight.runs()]
+        return ranges

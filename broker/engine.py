@@ -1,0 +1,243 @@
+"""All topics of one nsqd: the only door the server uses. Sans-IO but for short file calls through `Files`.
+
+One turn of the server's loop:
+
+    1. sessions parse input: `topic.publish(bodies, now)` gives a `Ticket`, `channel.finish(...)` and the like
+    2. `engine.commit(now)`: one append per topic with news; resolves tickets (`ticket.done`, `ticket.error`)
+    3. `job = engine.next_sync(now)`: when an fsync is due; run `job.run()` anywhere (a worker thread), then
+       `engine.synced(job, now)`. With sync_every == 1 tickets are resolved there instead of in commit.
+    4. `engine.tick(now)`: time-outs, deferred messages, persistence (cheap when nothing is due)
+    5. `for channel in engine.take_ready(): for consumer in channel.consumers: channel.deliver(consumer, now, ...)`
+    6. `engine.take_events()`: topics and channels that came or went
+    7. sleep until there is input or `engine.next_deadline(now)`
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from typing import Final
+
+from pyspark_nsq.broker import metadata
+from pyspark_nsq.broker.channel import Channel
+from pyspark_nsq.broker.diskqueue import GoQueue
+from pyspark_nsq.broker.files import Files
+from pyspark_nsq.broker.keeper import DIRECTORY_SUFFIX
+from pyspark_nsq.broker.log import is_log_directory
+from pyspark_nsq.broker.metadata import TopicMetadata
+from pyspark_nsq.broker.shared import EngineOptions, Event, Shared
+from pyspark_nsq.broker.sync import SyncJob, Syncs
+from pyspark_nsq.broker.takeover import take_over
+from pyspark_nsq.broker.topic import Topic
+from pyspark_nsq.broker.version import NSQ_VERSION
+from pyspark_nsq.proto.names import is_valid_name
+
+__all__ = ["DataPathError", "Engine", "EngineOptions", "Event", "SyncJob"]
+
+_DELETED: Final = ".deleted-"
+_TICK_MAX_NS: Final = 1_000_000_000
+_METADATA_DELAY_NS: Final = 100_000_000
+_REST_EVERY_NS: Final = 30_000_000_000
+
+
+class DataPathError(OSError):
+    """The data path does not exist, or another process owns it."""
+
+
+class Engine:
+    """Topics by name, their persistence, their timers."""
+
+    def __init__(self, options: EngineOptions, files: Files, now: int) -> None:
+        """Lock the data path, load nsqd.dat and the logs, take over what Go's nsqd left.
+
+        Raises DataPathError, MetadataError, OSError (all with a text for the FATAL line).
+        Topics that were loaded are started; those `topic()` creates are held until `Topic.start`.
+        """
+        self.topics: dict[str, Topic] = {}
+        self._options = options
+        self._files = files
+        self._shared = Shared(options, files)
+        self._shared.save_metadata = self.save_metadata
+        self._shared.drop_topic = self.delete_topic
+        self._syncs = Syncs(options, files)
+        self._next_persist = now + options.persist_interval_ns
+        self._next_rest = now + _REST_EVERY_NS
+        self._metadata_due = now
+        try:
+            self._lock = files.lock_directory(options.data_path)
+        except OSError as error:
+            raise DataPathError(f"failed to lock data-path: {options.data_path}: {error.strerror}") from None
+        try:
+            self._load(now)
+        except BaseException:
+            files.close(self._lock)
+            raise
+
+    def _load(self, now: int) -> None:
+        known = metadata.load(self._files, self._options.data_path, self._shared.warn)
+        for name in self._directories():
+            known.setdefault(name, TopicMetadata())
+        for name, saved in sorted(known.items()):
+            topic = self._create(name)
+            topic.paused = saved.paused
+            topic.load(list(saved.channels), now)
+            for channel_name, paused in saved.channels.items():
+                topic.channels[channel_name].paused = paused
+            take_over(topic, self._go_queue)
+            topic.start(now)
+        self.save_metadata()
+
+    def _directories(self) -> list[str]:
+        """Topics that have a log; what was being deleted is deleted now."""
+        names = []
+        for entry in self._files.list_directory(self._options.data_path):
+            path = os.path.join(self._options.data_path, entry)
+            name = entry[: -len(DIRECTORY_SUFFIX)]
+            if DIRECTORY_SUFFIX + _DELETED in entry:
+                self._files.remove_directory(path)
+            elif entry.endswith(DIRECTORY_SUFFIX) and is_valid_name(name) and is_log_directory(self._files, path):
+                names.append(name)
+        return names
+
+    def _go_queue(self, name: str) -> GoQueue:
+        options = self._options
+        return GoQueue(self._files, options.data_path, name, options.max_msg_size, self._shared.warn)
+
+    def _create(self, name: str) -> Topic:
+        topic = self.topics[name] = Topic(name, self._shared)
+        self._shared.events.append(Event("topic_created", name))
+        return topic
+
+    def topic(self, name: str, _now: int) -> Topic:
+        """Get or create. A created topic is held (`topic.started` is False): call `topic.start(now)` once the channels
+        known to nsqlookupd exist. Names are not checked here."""
+        topic = self.topics.get(name)
+        if topic is None:
+            topic = self._create(name)
+            self._shared.metadata_changed |= not topic.ephemeral
+        return topic
+
+    def delete_topic(self, name: str, _now: int) -> list[Channel]:
+        """Delete a topic, its channels and files, for good when this returns. KeyError when there is none.
+
+        Returns the channels that were deleted: the server closes their `consumers`.
+        """
+        topic = self.topics.pop(name)
+        channels = topic.delete()
+        self._shared.events.append(Event("topic_deleted", name))
+        if topic.keeper is not None:
+            directory = topic.keeper.directory
+            doomed = f"{directory}{_DELETED}{secrets.token_hex(4)}"
+            if self._files.stamp(directory) is not None:
+                self._files.rename(directory, doomed)
+            self.save_metadata()
+            self._files.remove_directory(doomed)
+        return channels
+
+    # --- a turn ------------------------------------------------------------------------------------------------
+
+    def commit(self, now: int) -> None:
+        """Append everything published since the last call, one write per topic, then show it to the channels."""
+        published = self._shared.published
+        if not published:
+            return
+        self._shared.published = []
+        for topic in published:
+            batch = topic.write(now)
+            if batch is not None and not self._syncs.wrote(topic, batch, now):
+                topic.release(batch, now)
+
+    def next_sync(self, now: int) -> SyncJob | None:
+        """The fsync that is due, if any and if none is under way."""
+        return self._syncs.next_job(now)
+
+    def synced(self, job: SyncJob, now: int) -> None:
+        """The job has run: resolve the tickets that waited for it."""
+        self._syncs.done(job, now)
+
+    def take_ready(self) -> list[Channel]:
+        """Channels that have got messages to deliver since the last call."""
+        ready = self._shared.ready
+        if not ready:
+            return []
+        self._shared.ready = {}
+        return list(ready)
+
+    def take_events(self) -> list[Event]:
+        """Topics and channels that came or went since the last call, in order (loaded ones included)."""
+        events = self._shared.events
+        if events:
+            self._shared.events = []
+        return events
+
+    # --- time --------------------------------------------------------------------------------------------------
+
+    def tick(self, now: int) -> int:
+        """Time-outs, deferred messages, persistence. Returns `next_deadline`."""
+        shared = self._shared
+        if shared.next_timer <= now:
+            for channel in shared.due(now):
+                channel.on_time(now)
+        if shared.metadata_changed and now >= self._metadata_due:
+            self._metadata_due = now + _METADATA_DELAY_NS
+            self._try_to_save_metadata()
+        if now >= self._next_persist:
+            self._next_persist = now + self._options.persist_interval_ns
+            self._persist(now)
+        return self.next_deadline(now)
+
+    def next_deadline(self, now: int) -> int:
+        """When `tick` or `next_sync` has something to do, in ns; at most 1 s ahead of `now`."""
+        deadline = min(self._shared.next_timer, self._next_persist, self._syncs.deadline, now + _TICK_MAX_NS)
+        return min(deadline, self._metadata_due) if self._shared.metadata_changed else deadline
+
+    def _persist(self, now: int) -> None:
+        for topic in list(self._shared.failing):
+            if topic.keeper is not None:
+                topic.keeper.probe()
+        for topic in list(self._shared.changed):
+            topic.save_state()
+        if now >= self._next_rest:
+            self._next_rest = now + _REST_EVERY_NS
+            for topic in self.topics.values():
+                if topic.keeper is not None:
+                    topic.keeper.rest_if_idle()
+
+    @property
+    def health(self) -> OSError | None:
+        """The error of a write that has not worked since; None is healthy."""
+        for error in self._shared.failing.values():
+            return error
+        return None
+
+    # --- metadata and the end ----------------------------------------------------------------------------------
+
+    def save_metadata(self) -> None:
+        """Write nsqd.dat now. Pausing and deleting do it by themselves; creating does within 100 ms by `tick`."""
+        topics = {
+            topic.name: TopicMetadata(
+                topic.paused,
+                {channel.name: channel.paused for channel in topic.channels.values() if not channel.ephemeral},
+            )
+            for topic in self.topics.values()
+            if not topic.ephemeral
+        }
+        self._shared.metadata_changed = True
+        metadata.save(self._files, self._options.data_path, topics, NSQ_VERSION)
+        self._shared.metadata_changed = False
+
+    def _try_to_save_metadata(self) -> None:
+        try:
+            self.save_metadata()
+        except OSError as error:
+            self._options.log("error", f"failed to persist metadata - {error}")
+
+    def close(self, now: int) -> None:
+        """Graceful exit: everything persisted including attempts and delays, files synced, data path unlocked."""
+        self.commit(now)
+        self._syncs.finish(now)
+        for topic in self.topics.values():
+            if topic.keeper is not None:
+                topic.keeper.close()
+        self._try_to_save_metadata()
+        self._files.close(self._lock)

@@ -1,0 +1,146 @@
+"""What is known of a topic's channels besides the messages: one text file of JSON lines beside the log.
+
+Each line is a checksum and the state of what has changed; reading them in order gives the whole. A line that was not
+written whole ends the reading. The file is rewritten once it has grown far beyond what a full state takes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from pyspark_nsq.broker.files import Files
+from pyspark_nsq.broker.log import Checkpoint
+
+FILE_NAME: Final = "state"
+_REWRITE_BYTES_MIN: Final = 256 * 1024
+_REWRITE_GROWTH: Final = 8
+
+Range = tuple[int, int]
+
+
+@dataclass(slots=True)
+class ChannelState:
+    """Of one channel. All else below the log's end is finished."""
+
+    backlog: list[Range] = field(default_factory=list)  # not delivered
+    again: list[list[int]] = field(default_factory=list)  # [seq, count, extra attempts]: in flight or requeued
+    deferred: list[list[int]] = field(default_factory=list)  # [seq, count, extra attempts, due]: to add
+    removed: list[int] = field(default_factory=list)  # seqs of deferred ones that were written before and have gone
+    everything: bool = True  # `deferred` is all of them
+
+
+@dataclass(slots=True)
+class TopicState:
+    """Of a topic, or what of it has changed."""
+
+    checkpoint: Checkpoint = (0, 0, 0, 0)
+    held: list[Range] = field(default_factory=list)  # messages that no channel has yet
+    channels: dict[str, ChannelState] = field(default_factory=dict)
+    gone: list[str] = field(default_factory=list)  # channels
+    importing: int | None = None  # the log's end before messages from elsewhere were being appended
+    imported: dict[str, list[int]] = field(default_factory=dict)  # files taken over: name -> [size, time of change]
+
+
+class Journal:
+    """The file."""
+
+    def __init__(self, files: Files, directory: str, warn: Callable[[str], None]) -> None:
+        self.path = os.path.join(directory, FILE_NAME)
+        self._files = files
+        self._warn = warn
+        self._size = 0
+        self._full_size = 0  # after the last rewrite
+
+    def load(self) -> TopicState | None:
+        """The whole state; None when there is none."""
+        data = self._files.read_file(self.path)
+        if data is None:
+            return None
+        state = TopicState()
+        for line in data.split(b"\n")[:-1]:
+            update = _decode(line)
+            if update is None:
+                self._warn(f"{self.path}: the state ends early, at byte {self._size}")
+                break
+            _merge(state, update)
+            self._size += len(line) + 1
+        if self._size < len(data):  # nothing may follow a line that is cut off
+            self._files.replace_file(self.path, data[: self._size])
+        return state
+
+    @property
+    def bloated(self) -> bool:
+        """Is it time to `rewrite`?"""
+        return self._size > max(_REWRITE_BYTES_MIN, _REWRITE_GROWTH * self._full_size)
+
+    def append(self, update: TopicState) -> None:
+        """Add what has changed. Not synced: what a loss of power takes is redelivered."""
+        line = _encode(update)
+        self._files.append_file(self.path, line)
+        self._size += len(line)
+
+    def rewrite(self, state: TopicState) -> None:
+        """Replace all by the whole state, synced."""
+        line = _encode(state)
+        self._files.replace_file(self.path, line)
+        self._size = self._full_size = len(line)
+
+
+def _encode(state: TopicState) -> bytes:
+    value: dict[str, Any] = {"log": state.checkpoint, "held": state.held}
+    if state.channels:
+        value["channels"] = {
+            name: [channel.backlog, channel.again, channel.deferred, channel.removed, channel.everything]
+            for name, channel in state.channels.items()
+        }
+    if state.gone:
+        value["gone"] = state.gone
+    if state.importing is not None:
+        value["importing"] = state.importing
+    if state.imported:
+        value["imported"] = state.imported
+    text = json.dumps(value, separators=(",", ":")).encode()
+    return b"%08x %b\n" % (zlib.crc32(text), text)
+
+
+def _decode(line: bytes) -> TopicState | None:
+    """None when the line is not as it was written."""
+    checksum, _, text = line.partition(b" ")
+    if checksum != b"%08x" % zlib.crc32(text):
+        return None
+    value = json.loads(text)
+    channels = {
+        name: ChannelState([(first, stop) for first, stop in backlog], again, deferred, removed, everything)
+        for name, (backlog, again, deferred, removed, everything) in value.get("channels", {}).items()
+    }
+    held = [(first, stop) for first, stop in value["held"]]
+    checkpoint = tuple(value["log"])
+    return TopicState(
+        checkpoint, held, channels, value.get("gone", []), value.get("importing"), value.get("imported", {})
+    )
+
+
+def _merge(state: TopicState, update: TopicState) -> None:
+    """Bring `state` up to date."""
+    state.checkpoint = update.checkpoint
+    state.held = update.held
+    state.importing = update.importing
+    state.imported = update.imported
+    for name in update.gone:
+        state.channels.pop(name, None)
+    for name, channel in update.channels.items():
+        before = state.channels.get(name)
+        if before is not None and not channel.everything:
+            deferred = {entry[0]: entry for entry in before.deferred}
+            for seq in channel.removed:
+                deferred.pop(seq, None)
+            deferred.update((entry[0], entry) for entry in channel.deferred)
+            channel.deferred = list(deferred.values())
+        channel.removed = []
+        channel.everything = True
+        state.channels[name] = channel

@@ -1,0 +1,92 @@
+"""nsqd.dat: the topics and channels that exist, and whether they are paused, in Go nsqd's format."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from pyspark_nsq.broker.files import Files
+from pyspark_nsq.proto.names import is_valid_name
+
+FILE_NAME: Final = "nsqd.dat"
+
+
+class MetadataError(Exception):
+    """The file is there and cannot be understood."""
+
+
+@dataclass(slots=True)
+class TopicMetadata:
+    """A topic; channels map to whether they are paused."""
+
+    paused: bool = False
+    channels: dict[str, bool] = field(default_factory=dict)
+
+
+def load(files: Files, data_path: str, warn: Callable[[str], None]) -> dict[str, TopicMetadata]:
+    """What the file says; {} when there is none."""
+    path = os.path.join(data_path, FILE_NAME)
+    data = files.read_file(path)
+    if data is None:
+        return {}
+    try:
+        value = json.loads(data)
+        return _topics(value, warn)
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise MetadataError(f"failed to parse metadata in {path} - {error}") from None
+
+
+def _topics(value: Any, warn: Callable[[str], None]) -> dict[str, TopicMetadata]:
+    topics = {}
+    for topic in _dict({} if value is None else value).get("topics") or []:
+        name = _name(_dict(topic).get("name"))
+        if not is_valid_name(name):
+            warn(f"skipping creation of invalid topic {name}")
+            continue
+        topics[name] = TopicMetadata(_bool(topic.get("paused")))
+        for channel in topic.get("channels") or []:
+            channel_name = _name(_dict(channel).get("name"))
+            if not is_valid_name(channel_name):
+                warn(f"skipping creation of invalid channel {channel_name}")
+                continue
+            topics[name].channels[channel_name] = _bool(channel.get("paused"))
+    return topics
+
+
+def _dict(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise TypeError(f"expected an object, not {type(value).__name__}")
+    return value
+
+
+def _bool(value: Any) -> bool:
+    if value is not None and not isinstance(value, bool):
+        raise TypeError(f"expected true or false, not {value!r}")
+    return bool(value)
+
+
+def _name(value: Any) -> str:
+    if value is not None and not isinstance(value, str):
+        raise TypeError(f"expected a name, not {value!r}")
+    return value or ""
+
+
+def save(files: Files, data_path: str, topics: dict[str, TopicMetadata], version: str) -> None:
+    """Replace the file. Empty lists are null, as Go writes them; ephemeral names are the caller's to leave out."""
+    value = {
+        "topics": [
+            {
+                "name": name,
+                "paused": topic.paused,
+                "channels": [{"name": channel, "paused": paused} for channel, paused in sorted(topic.channels.items())]
+                or None,
+            }
+            for name, topic in sorted(topics.items())
+        ]
+        or None,
+        "version": version,
+    }
+    files.replace_file(os.path.join(data_path, FILE_NAME), json.dumps(value, separators=(",", ":")).encode())

@@ -1,0 +1,97 @@
+"""Messages that go to a channel's consumers once more: requeued, timed out, or deferred until now."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from pyspark_nsq.broker.segment import Buffer, Segment
+from pyspark_nsq.broker.store import Store
+
+
+class Again:
+    """Messages seq .. seq + count - 1; `turn`: how many fresh deliveries of the channel go first."""
+
+    __slots__ = ("count", "extra", "segment", "seq", "turn")
+
+    def __init__(self, segment: Segment | None, seq: int, count: int, extra: int, turn: int) -> None:
+        self.segment = segment  # None: to be read from the log
+        self.seq = seq
+        self.count = count
+        self.extra = extra
+        self.turn = turn
+
+
+class Requeued:
+    """A queue of them."""
+
+    __slots__ = ("_queue", "_read", "_store", "count")
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._queue: deque[Again] = deque()
+        self._read: list[Segment] = []  # the last piece of the log that was read for one of them
+        self.count = 0
+
+    def add(self, segment: Segment | None, seq: int, count: int, extra: int, turn: int) -> None:
+        """At the end; joins the last entry where it goes on with the same segment."""
+        self.count += count
+        if self._queue:
+            last = self._queue[-1]
+            if last.segment is segment and last.extra == extra and last.seq + last.count == seq:
+                last.count += count
+                return
+        self._queue.append(Again(segment, seq, count, extra, turn))
+
+    @property
+    def turn(self) -> int:
+        """When the first is to go (there must be one)."""
+        return self._queue[0].turn
+
+    def head(self) -> tuple[Segment, int, int, int] | None:
+        """(segment, index, count, extra) of the first. Those whose data is gone are dropped."""
+        while self._queue:
+            first = self._queue[0]
+            segment = first.segment
+            if segment is None or first.seq >= segment.end:
+                segment = first.segment = self._find(first.seq, first.seq + first.count)
+                lost = first.count if segment is None else min(max(segment.base - first.seq, 0), first.count)
+                if lost:
+                    self.take(lost)
+                    continue
+                assert segment is not None
+            index = first.seq - segment.base
+            return segment, index, min(first.count, segment.count - index), first.extra
+        return None
+
+    def take(self, count: int) -> None:
+        """`count` messages of the first are delivered."""
+        first = self._queue[0]
+        first.seq += count
+        first.count -= count
+        self.count -= count
+        if not first.count:
+            self._queue.popleft()
+
+    def _find(self, seq: int, stop: int) -> Segment | None:
+        for segment in self._read:
+            if segment.base <= seq < segment.end:
+                return segment
+        found = self._store.find(seq, stop)
+        for segment in found:
+            segment.sealed = True
+        self._read = found[1:]
+        return found[0] if found else None
+
+    def clear(self) -> None:
+        self._queue.clear()
+        self._read.clear()
+        self.count = 0
+
+    def entries(self) -> list[list[int]]:
+        """[seq, count, extra] of each."""
+        return [[entry.seq, entry.count, entry.extra] for entry in self._queue]
+
+
+def frames_of(segment: Segment, index: int, count: int, extra: int) -> Buffer:
+    """The frames to send, with their attempts."""
+    return segment.redelivery(index, count, extra) if extra else segment.slice(index, count)

@@ -1,0 +1,343 @@
+"""A segment: frames ready to send, in one buffer, with consecutive ids; and the record that holds it in a log file.
+
+    frame   size(4) type(4)=2 | timestamp(8) attempts(2) id(16) | body
+    record  magic(4) crc32(4) length(4) count(2) flags(2) seq(8) due(8) | frames
+
+The frames in a record are exactly what goes to a consumer at the first delivery: reading back is slicing.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from typing import Final, NamedTuple
+
+from pyspark_nsq.broker.message_id import HEX3, HEX3_INDEX, ID_BYTES, PREFIX_BYTES, id_number
+
+FRAME_OVERHEAD: Final = 34  # a frame's bytes besides the body
+ATTEMPTS_AT: Final = 16  # offsets within a frame
+TIMESTAMP_AT: Final = 8
+ID_AT: Final = 18
+BODY_AT: Final = 34
+MAX_ATTEMPTS: Final = 65535
+
+SEGMENT_MESSAGES_MAX: Final = 4096  # one tick of ids
+SEGMENT_BYTES_MAX: Final = 256 * 1024
+"""Where a large batch is cut (a single message may be larger): what one in-flight message can hold in memory."""
+OPEN_MESSAGES_MAX: Final = 512
+OPEN_BYTES_MAX: Final = 128 * 1024
+"""Small publishes are gathered in one segment up to here, as long as nobody has read it."""
+
+RECORD_MAGIC: Final = b"\xa7NSQ"
+RECORD_HEADER: Final = struct.Struct(">4sIIHHQQ")
+RECORD_HEADER_SIZE: Final = RECORD_HEADER.size
+FLAG_UNIFORM: Final = 1  # all frames have one size
+_CHECKED: Final = struct.Struct(">IHHQQ")
+
+_FRAME_HEAD: Final = struct.Struct(">IIqH")
+_HEAD_TAIL: Final = struct.Struct(">IqH")
+_SIZE: Final = struct.Struct(">I")
+_FRAME_TYPE_MESSAGE: Final = 2
+_SIZES_KEPT: Final = 8192
+
+Buffer = bytes | memoryview
+
+
+class _SizePrefixes(dict[int, bytes]):
+    """body length -> the frame's size field; keeps the small ones."""
+
+    def __missing__(self, body_length: int) -> bytes:
+        prefix = _SIZE.pack(body_length + FRAME_OVERHEAD - 4)
+        if body_length <= _SIZES_KEPT:
+            self[body_length] = prefix
+        return prefix
+
+
+_size_prefixes: Final = _SizePrefixes()
+
+
+def build_frames(bodies: list[bytes], lengths: list[int], prefix: bytes, first: int, now: int) -> bytes:
+    """The frames of new messages (attempts = 1) with the ids prefix + first, first + 1, ..."""
+    count = len(bodies)
+    tails = HEX3[first : first + count]
+    if lengths.count(lengths[0]) == count:
+        head = _FRAME_HEAD.pack(lengths[0] + FRAME_OVERHEAD - 4, _FRAME_TYPE_MESSAGE, now, 1) + prefix
+        pieces = [head] * (3 * count)
+        pieces[1::3] = tails
+        pieces[2::3] = bodies
+        return b"".join(pieces)
+    pieces = [_HEAD_TAIL.pack(_FRAME_TYPE_MESSAGE, now, 1) + prefix] * (4 * count)
+    pieces[0::4] = map(_size_prefixes.__getitem__, lengths)
+    pieces[2::4] = tails
+    pieces[3::4] = bodies
+    return b"".join(pieces)
+
+
+def build_frame(timestamp: int, attempts: int, message_id: bytes, body: bytes) -> bytes:
+    """One frame of a message that comes from elsewhere."""
+    size = len(body) + FRAME_OVERHEAD - 4
+    return _FRAME_HEAD.pack(size, _FRAME_TYPE_MESSAGE, timestamp, attempts) + message_id + body
+
+
+class Segment:
+    """Messages `base` .. `end - 1` of a topic (its own count, not ids) with consecutive ids in one tick."""
+
+    __slots__ = (
+        "__weakref__",
+        "_frames",
+        "_offsets",
+        "_parts",
+        "base",
+        "count",
+        "due",
+        "first",
+        "frame_size",
+        "key",
+        "nbytes",
+        "prefix",
+        "readers",
+        "sealed",
+        "timestamp",
+    )
+
+    def __init__(self, base: int, count: int, frames: bytes, frame_size: int, due: int = 0) -> None:
+        self.base = base
+        self.count = count
+        self.due = due  # not to be delivered before; 0: at once
+        self.frame_size = frame_size  # of every frame; 0: they differ
+        self.nbytes = len(frames)
+        self.readers = 0  # channels whose cursor has not passed it
+        self.sealed = False  # somebody has read it: nothing may be added
+        self.timestamp = int.from_bytes(frames[TIMESTAMP_AT:ATTEMPTS_AT], "big")  # of all messages; 0: they differ
+        self._frames: bytes | None = frames
+        self._parts: list[bytes] | None = None
+        self._offsets: list[int] | None = None
+        message_id = frames[ID_AT : ID_AT + ID_BYTES]
+        self.prefix = message_id[:PREFIX_BYTES]
+        first = HEX3_INDEX.get(message_id[PREFIX_BYTES:], -1)
+        # Messages of other origin may have any 16 bytes as id: such a segment holds one and is found by all of them.
+        self.key = self.prefix if first >= 0 else message_id
+        self.first = max(first, 0)
+
+    @property
+    def end(self) -> int:
+        return self.base + self.count
+
+    @property
+    def frames(self) -> bytes:
+        """All frames; gathers the parts."""
+        frames = self._frames
+        if frames is None:
+            assert self._parts is not None
+            frames = self._frames = b"".join(self._parts)
+            self._parts = None
+        return frames
+
+    def absorb(self, other: Segment) -> bool:
+        """Take in the messages that follow directly, if this keeps a segment's promises and nobody reads it yet."""
+        if (
+            self.sealed
+            or self.count + other.count > OPEN_MESSAGES_MAX
+            or self.nbytes + other.nbytes > OPEN_BYTES_MAX
+            or self.prefix != other.prefix
+            or self.first + self.count != other.first
+            or self.base + self.count != other.base
+            or self.due
+            or other.due
+            or self.readers != other.readers
+            or len(self.key) == ID_BYTES
+            or len(other.key) == ID_BYTES
+        ):
+            return False
+        if self._parts is None:
+            assert self._frames is not None
+            self._parts = [self._frames]
+            self._frames = None
+        self._parts.append(other.frames)
+        self.count += other.count
+        self.nbytes += other.nbytes
+        if self.frame_size != other.frame_size:
+            self.frame_size = 0
+        if self.timestamp != other.timestamp:
+            self.timestamp = 0
+        self._offsets = None
+        return True
+
+    def extend(self, parts: list[memoryview], count: int) -> None:
+        """Take in frames that follow directly (see `gather`)."""
+        frames = b"".join([self.frames, *parts])
+        if self.frame_size * (self.count + count) != len(frames) or any(len(part) != self.frame_size for part in parts):
+            self.frame_size = 0
+        self.count += count
+        self._frames = frames
+        self.nbytes = len(frames)
+        self.timestamp = 0
+        self._offsets = None
+
+    def offset(self, index: int) -> int:
+        """Where frame `index` begins (`index` == count: where the last ends)."""
+        if self.frame_size:
+            return index * self.frame_size
+        if index == self.count:
+            return self.nbytes
+        if self._offsets is None:
+            self._offsets = frame_offsets(self.frames)
+        return self._offsets[index]
+
+    def slice(self, index: int, count: int) -> Buffer:
+        """The frames of messages index .. index + count - 1, not copied."""
+        frames = self.frames
+        if count == self.count:
+            return frames
+        return memoryview(frames)[self.offset(index) : self.offset(index + count)]
+
+    def fitting(self, index: int, count: int, max_bytes: int) -> int:
+        """How many of the `count` messages from index fit into max_bytes."""
+        if self.frame_size:
+            return max(0, min(count, max_bytes // self.frame_size))
+        limit = self.offset(index) + max_bytes
+        while count and self.offset(index + count) > limit:
+            count = count // 2 if self.offset(index + count // 2) > limit else count - 1
+        return count
+
+    def redelivery(self, index: int, count: int, extra: int) -> bytes:
+        """A copy of frames with `extra` added to their attempts (which end at 65535)."""
+        buffer = bytearray(self.slice(index, count))
+        position = 0
+        while position < len(buffer):
+            at = position + ATTEMPTS_AT
+            attempts = min(int.from_bytes(buffer[at : at + 2], "big") + extra, MAX_ATTEMPTS)
+            buffer[at : at + 2] = attempts.to_bytes(2, "big")
+            position += 4 + int.from_bytes(buffer[position : position + 4], "big")
+        return bytes(buffer)
+
+    def timestamps(self, index: int, count: int) -> list[int]:
+        """The publish times of messages index .. index + count - 1."""
+        if self.timestamp:
+            return [self.timestamp] * count
+        frames = self.frames
+        starts = (self.offset(at) + TIMESTAMP_AT for at in range(index, index + count))
+        return [int.from_bytes(frames[at : at + 8], "big") for at in starts]
+
+    def id_text(self, index: int, count: int, lead: bytes, tail: bytes) -> bytes:
+        """What a client sends to name these messages in order: lead + id + tail for each."""
+        if len(self.key) == ID_BYTES:
+            return lead + self.key + tail
+        start = self.first + index
+        return lead + self.prefix + (tail + lead + self.prefix).join(HEX3[start : start + count]) + tail
+
+    def index_of(self, last3: bytes) -> int:
+        """The index of the id with the segment's prefix and these last characters; may be out of range."""
+        return HEX3_INDEX.get(last3, -1) - self.first
+
+
+def frame_offsets(frames: bytes) -> list[int]:
+    """Where each frame begins."""
+    offsets = []
+    unpack = _SIZE.unpack_from
+    position, end = 0, len(frames)
+    while position < end:
+        offsets.append(position)
+        position += 4 + unpack(frames, position)[0]
+    return offsets
+
+
+def new_segment(
+    bodies: list[bytes], lengths: list[int], base: int, prefix: bytes, first: int, now: int, due: int
+) -> Segment:
+    """A segment of new messages."""
+    frames = build_frames(bodies, lengths, prefix, first, now)
+    count = len(bodies)
+    size = lengths[0] + FRAME_OVERHEAD
+    uniform = count == 1 or (size * count == len(frames) and lengths.count(lengths[0]) == count)
+    return Segment(base, count, frames, size if uniform else 0, due)
+
+
+def record_header(segment: Segment, salt: int) -> bytes:
+    """The header under which a segment goes to the log.
+
+    The salt differs from file to file and is no client's to know: no message body can pass for a record.
+    """
+    flags = FLAG_UNIFORM if segment.frame_size else 0
+    checked = _CHECKED.pack(segment.nbytes, segment.count, flags, segment.base, segment.due)
+    return RECORD_MAGIC + _SIZE.pack(zlib.crc32(segment.frames, zlib.crc32(checked, salt))) + checked
+
+
+class Record(NamedTuple):
+    """A record as it stands in a buffer."""
+
+    start: int
+    length: int  # of the frames
+    messages: int
+    flags: int
+    seq: int
+    due: int
+    crc: int
+
+    @property
+    def whole(self) -> int:
+        """Its length with the header."""
+        return RECORD_HEADER_SIZE + self.length
+
+    def intact(self, data: bytes, salt: int) -> bool:
+        """Does all of it match its checksum?"""
+        return zlib.crc32(memoryview(data)[self.start + 8 : self.start + self.whole], salt) == self.crc
+
+    def frames(self, data: bytes) -> bytes:
+        body = self.start + RECORD_HEADER_SIZE
+        return data[body : body + self.length]
+
+    def segment(self, data: bytes) -> Segment:
+        """Its content."""
+        size = self.length // self.messages if self.flags & FLAG_UNIFORM else 0
+        return Segment(self.seq, self.messages, self.frames(data), size, self.due)
+
+
+def record_at(data: bytes, start: int) -> Record | None:
+    """The record whose header is at `start`; None when that is no header. Not checked: see `Record.intact`."""
+    magic, crc, length, count, flags, seq, due = RECORD_HEADER.unpack_from(data, start)
+    if magic != RECORD_MAGIC or not count or length < count * FRAME_OVERHEAD or flags > FLAG_UNIFORM:
+        return None
+    return Record(start, length, count, flags, seq, due, crc)
+
+
+def gather(data: bytes, start: int, salt: int, last: Segment, limit: int) -> tuple[list[memoryview], int, int]:
+    """The frames of the intact records from `start` on that could be part of `last`, as long as it stays small; how
+    many messages they are, and where the next record begins. Records of message `limit` and later do not count.
+
+    Messages published one by one make one record each. This is the loop that reads them.
+    """
+    view = memoryview(data)
+    parts: list[memoryview] = []
+    unpack, crc32 = RECORD_HEADER.unpack_from, zlib.crc32
+    count, expected, prefix = 0, last.first + last.count, last.prefix
+    room = OPEN_BYTES_MAX - last.nbytes
+    end = len(data) - RECORD_HEADER_SIZE
+    while start <= end:
+        magic, crc, length, messages, _flags, seq, due = unpack(data, start)
+        body = start + RECORD_HEADER_SIZE
+        stop = body + length
+        id_at = body + ID_AT
+        if (
+            magic != RECORD_MAGIC
+            or due
+            or seq != last.end + count
+            or seq >= limit
+            or length > room
+            or data[id_at : id_at + PREFIX_BYTES] != prefix
+            or HEX3_INDEX.get(data[id_at + PREFIX_BYTES : id_at + ID_BYTES]) != expected + count
+            or crc32(view[start + 8 : stop], salt) != crc
+            or count + messages > OPEN_MESSAGES_MAX
+        ):
+            break
+        parts.append(view[body:stop])
+        count += messages
+        room -= length
+        start = stop
+    return parts, count, start
+
+
+def last_id(frames: bytes) -> int:
+    """The id in the last frame, as a number."""
+    at = frame_offsets(frames)[-1] + ID_AT
+    return id_number(frames[at : at + ID_BYTES])

@@ -1,0 +1,98 @@
+"""Where a topic's segments are: the newest in memory, all (but an ephemeral topic's) in the log."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from weakref import WeakValueDictionary
+
+from pyspark_nsq.broker.log import Log
+from pyspark_nsq.broker.segment import Segment
+
+
+class Store:
+    """Segments by the sequence number of their first message."""
+
+    def __init__(self, log: Log | None, messages_max: int) -> None:
+        self.log = log
+        self._messages_max = messages_max
+        self._tail: dict[int, Segment] = {}  # in memory
+        self._order: list[int] = []  # ascending; may name segments that have left the tail
+        self._oldest = 0  # in _order
+        self._last: Segment | None = None
+        self._read: WeakValueDictionary[int, Segment] = WeakValueDictionary()  # shared by channels at the same place
+        self.resident = 0  # messages in memory
+
+    def append(self, segment: Segment) -> None:
+        """New messages, in the log already."""
+        self.resident += segment.count
+        last = self._last
+        if last is not None and last.base in self._tail and last.absorb(segment):
+            pass
+        else:
+            self._tail[segment.base] = segment
+            self._order.append(segment.base)
+            self._last = segment
+        if self.log is not None and self.resident > self._messages_max:
+            self._evict()
+
+    def seal(self) -> None:
+        """The set of readers changes: what is in memory takes nothing in any more."""
+        self._last = None
+
+    def _evict(self) -> None:
+        while self.resident > self._messages_max and self._oldest < len(self._order):
+            segment = self._tail.get(self._order[self._oldest])
+            self._oldest += 1
+            if segment is not None:
+                self._drop(segment)
+        if self._oldest > 256 and self._oldest > len(self._order) // 2:
+            del self._order[: self._oldest]
+            self._oldest = 0
+
+    def _drop(self, segment: Segment) -> None:
+        del self._tail[segment.base]
+        self.resident -= segment.count
+        if len(self._order) > 2 * len(self._tail) + 256:
+            self._order = list(self._tail)
+            self._oldest = 0
+
+    def passed(self, segment: Segment) -> None:
+        """One of the segment's readers needs it no longer."""
+        segment.readers -= 1
+        if segment.readers <= 0 and self._tail.get(segment.base) is segment:
+            self._drop(segment)
+
+    def set_readers(self, segment: Segment, readers: int) -> None:
+        """So many channels are going to read it."""
+        segment.readers = readers
+        if not readers and segment.base in self._tail:
+            self._drop(segment)
+
+    def released(self, ranges: list[tuple[int, int]]) -> None:
+        """A reader that had these messages before it has gone."""
+        for first, stop in ranges:
+            for segment in self.between(first, stop):
+                self.passed(segment)
+
+    def between(self, first: int, stop: int) -> list[Segment]:
+        """Those in memory that hold some of these messages."""
+        return [segment for segment in self._tail.values() if segment.base < stop and segment.end > first]
+
+    def find(self, seq: int, stop: int) -> list[Segment]:
+        """Segments in order; the first holds message `seq`, or is the next that still exists. [] when nothing before
+        `stop` does."""
+        segment = self._tail.get(seq) or self._containing(seq) or self._read.get(seq)
+        if segment is not None:
+            return [segment]
+        if self.log is None:
+            bases = sorted(base for base in self._tail if seq < base < stop)
+            return [self._tail[base] for base in bases[:1]]
+        segments = self.log.read(seq, stop)
+        for segment in segments:
+            self._read[segment.base] = segment
+        return segments
+
+    def _containing(self, seq: int) -> Segment | None:
+        position = bisect_right(self._order, seq) - 1
+        segment = self._tail.get(self._order[position]) if position >= 0 else None
+        return segment if segment is not None and seq < segment.end else None

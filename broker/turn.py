@@ -1,0 +1,171 @@
+"""What happens once a turn of the event loop, for all connections together.
+
+Connections that were read, greenlets that have published, channels whose consumers have room: each says so, and one
+callback at the end of the turn commits everything that was published, hands out messages, and lets each connection
+send what it has in one go. So a busy turn costs one write of the log and one system call a connection, an idle loop
+nothing.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Final, Protocol
+
+from gevent.event import Event
+
+from pyspark_nsq.broker.channel import Channel, Consumer
+from pyspark_nsq.broker.engine import Engine, SyncJob
+from pyspark_nsq.broker.engine import Event as EngineEvent
+from pyspark_nsq.broker.session import Session, Subscriber
+
+# What may wait in our memory for one client to read. Beyond it nothing is handed out to it.
+OUTPUT_SIZE_MAX: Final = 1024 * 1024
+
+
+class Sender(Protocol):
+    """A connection as the turn sees it."""
+
+    session: Session
+    touched: bool
+    unsent_size: int
+    starved: bool
+
+    def flush(self, now: int) -> None:
+        """Send what the session has to say."""
+
+
+class Turn:
+    def __init__(
+        self,
+        engine: Engine,
+        clock: Callable[[], int],
+        schedule: Callable[[Callable[[], None]], object],
+        start_sync: Callable[[SyncJob], None],
+        on_events: Callable[[list[EngineEvent]], None],
+        set_timer: Callable[[int], None],
+    ) -> None:
+        self._engine = engine
+        self._clock = clock
+        self._schedule = schedule
+        self._start_sync = start_sync
+        self._on_events = on_events
+        self._set_timer = set_timer
+        self._scheduled = False
+        self._touched: list[Sender] = []
+        self._woken: dict[Channel, list[Consumer]] = {}
+        self._waiting: list[tuple[Callable[[], bool], Event]] = []
+        self._held: list[Sender] = []
+        self._rotation = 0
+
+    def touch(self, sender: Sender) -> None:
+        """Something was read from this connection, or it has something to say."""
+        if not sender.touched:
+            sender.touched = True
+            self._touched.append(sender)
+            if not self._scheduled:
+                self.request()
+
+    def wake(self, channel: Channel, consumer: Consumer) -> None:
+        """This consumer can take more than when its channel was last looked at."""
+        self._woken.setdefault(channel, []).append(consumer)
+        if not self._scheduled:
+            self.request()
+
+    def request(self) -> None:
+        """Have a turn even though nothing was read: the engine was changed from elsewhere."""
+        if not self._scheduled:
+            self._scheduled = True
+            self._schedule(self._run)
+
+    def wait_until(self, condition: Callable[[], bool]) -> None:
+        """Block this greenlet until a turn has made the condition true."""
+        event = Event()
+        self._waiting.append((condition, event))
+        self.request()
+        event.wait()
+
+    def hold(self, sender: Sender) -> None:
+        """The output of this connection cannot leave yet: it waits for an fsync, or for a topic to start."""
+        self._held.append(sender)
+
+    def synced(self, job: SyncJob) -> None:
+        """An fsync has ended: replies that waited for it can go."""
+        self._engine.synced(job, self._clock())
+        self.resume()
+
+    def resume(self) -> None:
+        """What connections and greenlets waited for may have happened."""
+        senders, self._held = self._held, []
+        for sender in senders:
+            self.touch(sender)
+        self.request()
+
+    def _run(self) -> None:
+        self._scheduled = False
+        now = self._clock()
+        engine = self._engine
+        events = engine.take_events()
+        if events:
+            self._on_events(events)
+        engine.tick(now)
+        engine.commit(now)
+        job = engine.next_sync(now)
+        if job is not None:
+            self._start_sync(job)
+        for channel in engine.take_ready():
+            self._pump(channel, channel.consumers, now)
+        if self._woken:
+            woken, self._woken = self._woken, {}
+            for channel, consumers in woken.items():
+                self._pump(channel, consumers, now)
+        touched, self._touched = self._touched, []
+        for sender in touched:
+            sender.touched = False
+            sender.flush(now)
+        if self._waiting:
+            self._release()
+        self._set_timer(engine.next_deadline(now))
+
+    def _release(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for condition, event in waiting:
+            if condition():
+                event.set()
+            else:
+                self._waiting.append((condition, event))
+
+    def _pump(self, channel: Channel, consumers: list[Consumer], now: int) -> None:
+        """Hand out what the channel has, in equal shares where several can take it."""
+        if len(consumers) == 1:
+            self._deliver(channel, consumers[0], now, channel.depth)
+            return
+        self._rotation += 1
+        able = _able(consumers)
+        while able and (depth := channel.depth) > 0:
+            share = -(-depth // len(able))
+            first = self._rotation % len(able)
+            if not sum(self._deliver(channel, one, now, share) for one in able[first:] + able[:first]):
+                return
+            able = _able(able)
+
+    def _deliver(self, channel: Channel, consumer: Consumer, now: int, limit: int) -> int:
+        room = min(consumer.ready_count - consumer.in_flight_count, limit)
+        assert isinstance(consumer, Subscriber)
+        session = consumer.session
+        sender = session.owner
+        if room <= 0 or session.finished:
+            return 0
+        size_max = OUTPUT_SIZE_MAX - sender.unsent_size - session.output.size
+        if size_max <= 0:
+            sender.starved = True
+            return 0
+        buffers, count = channel.deliver(consumer, now, room, size_max)
+        if count:
+            session.output.hand_out(buffers, sum(map(len, buffers)))
+            sender.starved = count < room
+            if not sender.touched:
+                sender.touched = True
+                self._touched.append(sender)
+        return count
+
+
+def _able(consumers: Iterable[Consumer]) -> list[Consumer]:
+    return [one for one in consumers if one.ready_count > one.in_flight_count]

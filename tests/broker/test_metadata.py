@@ -1,0 +1,73 @@
+import json
+
+import pytest
+from simulation.memory_files import MemoryFiles
+
+from pyspark_nsq.broker.metadata import MetadataError, TopicMetadata, load, save
+
+
+def loaded(text: str) -> tuple[dict[str, TopicMetadata], list[str]]:
+    files = MemoryFiles()
+    files.replace_file("data/nsqd.dat", text.encode())
+    warnings: list[str] = []
+    return load(files, "data", warnings.append), warnings
+
+
+def saved(topics: dict[str, TopicMetadata]) -> bytes:
+    files = MemoryFiles()
+    save(files, "data", topics, "1.3.0")
+    data = files.read_file("data/nsqd.dat")
+    assert data is not None
+    return data
+
+
+def test_bytes_are_as_go_writes_them() -> None:
+    assert saved({}) == b'{"topics":null,"version":"1.3.0"}'
+    assert saved({"T": TopicMetadata()}) == (
+        b'{"topics":[{"name":"T","paused":false,"channels":null}],"version":"1.3.0"}'
+    )
+    assert saved({"T": TopicMetadata(True, {"D": True, "C": False})}) == (
+        b'{"topics":[{"name":"T","paused":true,"channels":[{"name":"C","paused":false},{"name":"D","paused":true}]}],'
+        b'"version":"1.3.0"}'
+    )
+
+
+def test_what_is_saved_is_loaded() -> None:
+    topics = {"a": TopicMetadata(True, {"x": True, "y": False}), "b": TopicMetadata()}
+    assert loaded(saved(topics).decode())[0] == topics
+
+
+def test_missing_file_is_a_fresh_start() -> None:
+    assert load(MemoryFiles(), "data", print) == {}
+
+
+@pytest.mark.parametrize(
+    "text", ["null", "{}", '{"topics":null}', '{"topics":[],"unknown":{"a":1}}', ' {"version":"9"} ', '{"topics":[]}']
+)
+def test_sparse_files_are_accepted(text: str) -> None:
+    assert loaded(text)[0] == {}
+
+
+def test_missing_keys_are_zero() -> None:
+    topics, _ = loaded('{"topics":[{"name":"t","channels":[{"name":"c"},{"name":"d","paused":null}]}]}')
+    assert topics == {"t": TopicMetadata(False, {"c": False, "d": False})}
+
+
+def test_invalid_names_are_skipped_with_a_warning() -> None:
+    topics, warnings = loaded(json.dumps({"topics": [{"name": "a b"}, {"name": "ok", "channels": [{"name": "!"}]}, {}]}))
+    assert topics == {"ok": TopicMetadata()}
+    assert warnings == [
+        "skipping creation of invalid topic a b",
+        "skipping creation of invalid channel !",
+        "skipping creation of invalid topic ",
+    ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[]", '"text"', '{"topics":{}}', '{"topics":[1]}', '{"topics":[{"name":1}]}', "[" * 100_000]
+    + ['{"topics":[{"name":"t","paused":1}]}', '{"topics":[{"name":"t","channels":[[]]}]}'],
+)
+def test_what_cannot_be_understood_is_an_error_that_names_the_file(text: str) -> None:
+    with pytest.raises(MetadataError, match=r"failed to parse metadata in data/nsqd\.dat - "):
+        loaded(text)
