@@ -1,0 +1,176 @@
+"""A receiver's connection to an nsqd, from SUB on: bytes in, messages and bytes out; no socket, no clock.
+
+The queue of expected replies is the state: nsqd answers SUB and PUB in the order they were sent, everything else it
+answers only when it fails.
+"""
+
+from collections import deque
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+
+from pyspark_nsq.connector.handshake import ServerFacts, refused
+from pyspark_nsq.connector.settings import Address
+from pyspark_nsq.proto import commands
+from pyspark_nsq.proto.columns import Bytes, decode_frames
+from pyspark_nsq.proto.errors import WireError
+from pyspark_nsq.proto.frames import CLOSE_WAIT, ERROR, HEARTBEAT, MESSAGE_ID_SIZE, OK, Frame
+from pyspark_nsq.proto.runs import FIN, REQ, TOUCH, encode_run
+
+Ids = bytes | memoryview
+
+# So many FINs of a connection are remembered. nsqd may not have read the last of them when the connection breaks (never
+# more than the RDY it had), and one that crashes may forget some more.
+RECENT_FINS_MAX: Final = 10_000
+
+
+class Source(NamedTuple):
+    """A topic on an nsqd."""
+
+    topic: str
+    nsqd: Address
+
+
+class Failed(NamedTuple):
+    """nsqd had the message no longer in flight when the command came."""
+
+    word: bytes
+    message_id: bytes
+
+
+class Events(NamedTuple):
+    """What a piece of input meant."""
+
+    messages: pa.RecordBatch
+    failed: list[Failed]
+    published: list[bytes]
+
+
+class Connection:
+    """After ``source``, ``facts`` and ``rdy`` the counts that planning needs; ``alive`` ends with the socket."""
+
+    def __init__(self, source: Source, facts: ServerFacts, channel: str, frame_size_max: int) -> None:
+        self.source = source
+        self.max_rdy = facts.max_rdy_count
+        self.msg_timeout_s = facts.msg_timeout_ms / 1000
+        self.max_msg_timeout_s = facts.max_msg_timeout_ms / 1000
+        self.alive = True
+        self.subscribed = False
+        self.closed_by_nsqd = False
+        # CLS was sent: nothing new comes after its answer.
+        self.closing = False
+        self.rdy = 0
+        # What nsqd may still deliver under the RDY before this one, until when.
+        self.former_rdy = 0
+        self.former_rdy_until = 0.0
+        self.in_flight = 0
+        self._frame_size_max = frame_size_max
+        self._input: list[bytes] = []
+        self._input_size = 0
+        self._input_needed = 0
+        self._output: list[bytes] = []
+        # The id of a message that was published elsewhere, or None for SUB.
+        self._replies: deque[bytes | None] = deque([None])
+        self._recent_fins: deque[bytes] = deque()
+        self._recent_fin_count = 0
+        self._output.append(commands.sub(source.topic, channel))
+
+    def receive(self, data: Bytes) -> Events:
+        """What these bytes and those before them say. ``WireError`` and ``ConnectError`` end the connection."""
+        if self._input_size:
+            self._input.append(bytes(data))
+            self._input_size += len(data)
+            # A large frame comes in many pieces: they are joined once, when it is whole.
+            if self._input_size < self._input_needed:
+                data = b""
+            else:
+                data = b"".join(self._input)
+                self._input, self._input_size = [], 0
+        decoded = decode_frames(data, self._frame_size_max)
+        if rest := bytes(data[decoded.consumed :]):
+            self._input, self._input_size = [rest], len(rest)
+            self._input_needed = 4 + int.from_bytes(rest[:4], "big") if len(rest) >= 4 else 4
+        events = Events(decoded.messages, [], [])
+        self.in_flight += len(decoded.messages)
+        for control in decoded.controls:
+            self._control(control.frame, events)
+        return events
+
+    def _control(self, frame: Frame, events: Events) -> None:
+        if frame.type == ERROR:
+            events.failed.append(self._failed(frame.data))
+        elif frame.data == HEARTBEAT:
+            self._output.append(commands.NOP)
+        elif frame.data == CLOSE_WAIT:
+            self.closed_by_nsqd = True
+        elif frame.data == OK and self._replies:
+            message_id = self._replies.popleft()
+            if message_id is None:
+                self.subscribed = True
+            else:
+                events.published.append(message_id)
+        else:
+            raise WireError(f"an answer to nothing that was asked: {frame.data[:60]!r}")
+
+    def _failed(self, error: bytes) -> Failed:
+        """The command that came too late; any other error is fatal, and raised."""
+        for word in (FIN, TOUCH, REQ):
+            prefix = b"E_%b_FAILED %b " % (word, word)
+            if error.startswith(prefix) and len(error) >= len(prefix) + MESSAGE_ID_SIZE:
+                return Failed(word, error[len(prefix) : len(prefix) + MESSAGE_ID_SIZE])
+        raise refused(self.source.nsqd, error)
+
+    def take_output(self) -> list[bytes]:
+        """The bytes to send, in order."""
+        output, self._output = self._output, []
+        return output
+
+    @property
+    def has_output(self) -> bool:
+        return bool(self._output)
+
+    def set_rdy(self, rdy: int, now: float, grace_s: float) -> None:
+        """Let nsqd have so many in flight here. It may still use the former number until it has read this."""
+        if rdy == self.rdy:
+            return
+        if rdy < self.rdy:
+            self.former_rdy = max(self.rdy, self.former_rdy if now < self.former_rdy_until else 0)
+            self.former_rdy_until = now + grace_s
+        self.rdy = rdy
+        self._output.append(commands.rdy(rdy))
+
+    def charge(self, now: float) -> int:
+        """How many messages can be in flight here, whatever happens."""
+        former = self.former_rdy if now < self.former_rdy_until else 0
+        return max(self.rdy, self.in_flight, former)
+
+    def finish(self, ids: Ids) -> None:
+        self._output.append(encode_run(FIN, ids))
+        self.in_flight -= len(ids) // MESSAGE_ID_SIZE
+        self._recent_fins.append(bytes(ids))
+        self._recent_fin_count += len(ids) // MESSAGE_ID_SIZE
+        while self._recent_fin_count - len(self._recent_fins[0]) // MESSAGE_ID_SIZE > RECENT_FINS_MAX:
+            self._recent_fin_count -= len(self._recent_fins.popleft()) // MESSAGE_ID_SIZE
+
+    def touch(self, ids: Ids) -> None:
+        self._output.append(encode_run(TOUCH, ids))
+
+    def requeue(self, ids: Ids) -> None:
+        self._output.append(encode_run(REQ, ids, 0))
+        self.in_flight -= len(ids) // MESSAGE_ID_SIZE
+
+    def publish(self, topic: str, message_id: bytes, body: bytes) -> None:
+        """Publish here what was received here; ``Events.published`` says when nsqd has it."""
+        self._output.append(commands.pub(topic, body))
+        self._replies.append(message_id)
+
+    def close(self) -> None:
+        """Receive nothing more; what is unfinished can still be finished or requeued."""
+        if not self.closing:
+            self.closing = True
+            self.rdy = 0
+            self._output.append(commands.CLS)
+
+    def recent_fins(self) -> bytes:
+        """The ids whose FIN nsqd may not have seen."""
+        return b"".join(self._recent_fins)

@@ -1,0 +1,92 @@
+"""Questions over HTTP whose answers are JSON, asked of several at once, every answer bounded in time and size."""
+
+import http.client
+import json
+import queue
+import threading
+import time
+from collections.abc import Iterable
+from typing import Any, Final
+
+from pyspark_nsq.connector.errors import DiscoveryError, OptionError
+from pyspark_nsq.connector.security import tls_context
+from pyspark_nsq.connector.settings import HttpAddress, Security
+
+# A cluster of 1,000 nsqds with 100 topics each answers /nodes with about 10 MB.
+ANSWER_SIZE_MAX: Final = 64 * 2**20
+_PIECE_SIZE: Final = 64 * 1024
+_HEADERS: Final = {"Accept": "application/vnd.nsq; version=1.0", "Connection": "close"}
+
+Question = tuple[HttpAddress, str]
+
+
+def fetch_json(address: HttpAddress, path: str, timeout_s: float, security: Security) -> Any:
+    """The answer to a GET, None where there is no such thing (404); ``DiscoveryError`` for any failure."""
+    deadline = time.monotonic() + timeout_s
+    try:
+        connection = _connection(address, timeout_s, security)
+        try:
+            connection.request("GET", path, headers=_HEADERS)
+            response = connection.getresponse()
+            content = _read(response, deadline)
+        finally:
+            connection.close()
+    except (OSError, http.client.HTTPException, OptionError) as error:
+        raise DiscoveryError(address, f"GET {path} failed: {str(error) or type(error).__name__}") from error
+    if response.status == http.HTTPStatus.NOT_FOUND:
+        return None
+    if response.status != http.HTTPStatus.OK:
+        raise DiscoveryError(address, f"GET {path} was answered with status {response.status}: {content[:100]!r}")
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise DiscoveryError(address, f"the answer to GET {path} is not JSON: {content[:60]!r}") from error
+
+
+def _connection(address: HttpAddress, timeout_s: float, security: Security) -> http.client.HTTPConnection:
+    host, port = address.address
+    if address.tls:
+        return http.client.HTTPSConnection(host, port, timeout=timeout_s, context=tls_context(security))
+    return http.client.HTTPConnection(host, port, timeout=timeout_s)
+
+
+def _read(response: http.client.HTTPResponse, deadline: float) -> bytes:
+    content = bytearray()
+    while piece := response.read1(_PIECE_SIZE):
+        content += piece
+        if len(content) > ANSWER_SIZE_MAX:
+            raise OSError(f"the answer is larger than {ANSWER_SIZE_MAX} bytes")
+        # A socket's time-out starts anew with each byte, this one does not.
+        if time.monotonic() > deadline:
+            raise TimeoutError("the answer takes too long")
+    return bytes(content)
+
+
+def fetch_all(questions: Iterable[Question], timeout_s: float, security: Security) -> dict[Question, Any]:
+    """The answers, or in place of an answer the ``DiscoveryError`` that came of it, after ``timeout_s`` at most.
+
+    All are asked at once: one that is slow or gone does not hold up the others.
+    """
+    waiting = list(dict.fromkeys(questions))
+    answers: queue.SimpleQueue[tuple[Question, Any]] = queue.SimpleQueue()
+
+    def ask(question: Question) -> None:
+        address, path = question
+        try:
+            answers.put((question, fetch_json(address, path, timeout_s, security)))
+        except DiscoveryError as error:
+            answers.put((question, error))
+
+    for question in waiting:
+        # A daemon, as the look-up of a host's name can take longer than any time-out of ours.
+        threading.Thread(target=ask, args=(question,), daemon=True, name=f"nsq-ask-{question[0]}").start()
+    found: dict[Question, Any] = {}
+    deadline = time.monotonic() + timeout_s
+    while len(found) < len(waiting):
+        try:
+            question, answer = answers.get(timeout=max(0.0, deadline - time.monotonic()))
+        except queue.Empty:
+            break
+        found[question] = answer
+    late = {question: DiscoveryError(question[0], f"no answer within {timeout_s:g} s") for question in waiting}
+    return late | found

@@ -1,0 +1,81 @@
+"""The receiver process: keeps connections to nsqds, holds what they deliver until it is finished, serves it to Spark.
+
+Its coordinator starts it as ``python -m pyspark_nsq.connector.receiver``, writes a ``Setup`` to its standard input and
+keeps that open: its end, however it comes, ends the receiver. The port it serves on is the one line that it prints.
+"""
+
+import ctypes
+import logging
+import os
+import pickle
+import resource
+import signal
+import sys
+from dataclasses import dataclass, field
+from typing import Final
+
+from pyspark_nsq.connector.receiver_core import ReceiverCore
+from pyspark_nsq.connector.receiver_loop import ReceiverLoop
+from pyspark_nsq.connector.receiver_service import ReceiverService, StatusBoard, serve
+from pyspark_nsq.connector.settings import ConnectionSettings
+from pyspark_nsq.connector.source_state import Limits
+
+log = logging.getLogger(__name__)
+
+_PR_SET_PDEATHSIG: Final = 1
+_SERVER_GRACE_S: Final = 0.5
+
+
+@dataclass(frozen=True)
+class Setup:
+    """All that a receiver is told when it starts."""
+
+    host: str
+    # 0 for any; one that is started again takes the port of the one before.
+    port: int
+    token: str = field(repr=False)
+    first_position: int
+    limits: Limits
+    connection: ConnectionSettings
+    sources_interval_s: float
+
+
+def main() -> None:
+    # From our own parent, through a pipe that nobody else has.
+    setup: Setup = pickle.load(sys.stdin.buffer)  # noqa: S301
+    logging.basicConfig(level=logging.INFO, format=f"%(asctime)s %(levelname)s nsq receiver {os.getpid()}: %(message)s")
+    _die_with_parent()
+    _allow_many_connections()
+    core = ReceiverCore(setup.limits, setup.first_position)
+    board = StatusBoard(setup.sources_interval_s)
+    loop = ReceiverLoop(core, setup.connection, sys.stdin.fileno(), board)
+    signal.signal(signal.SIGTERM, lambda _signal, _frame: loop.stop())
+    # Ctrl-C in a terminal goes to every process there: the coordinator decides when this one ends.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    server, port = serve(ReceiverService(core, loop, board), setup.token, setup.host, setup.port)
+    print(port, flush=True)  # noqa: T201
+    code = 1
+    try:
+        loop.run()
+        code = 0
+    except BaseException:
+        log.exception("the receiver failed")
+    server.stop(_SERVER_GRACE_S).wait()
+    logging.shutdown()
+    # Threads that still connect somewhere would keep the process for their time-out.
+    os._exit(code)
+
+
+def _die_with_parent() -> None:
+    """A second sign of the coordinator's death, should somebody else hold its end of our standard input."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def _allow_many_connections() -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,310 @@
+"""What a receiver decides: one lane, the connections that fill it, and what becomes of each message.
+
+No socket, no thread and no clock: the process around it (``receiver.py``) brings bytes and the time, and sends what the
+connections have to say. One place decides what a range contains (``read``), one what is finished (``finish``).
+"""
+
+import logging
+import math
+from collections.abc import Iterable
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from pyspark_nsq.connector.connection import Connection, Failed, Ids, Source
+from pyspark_nsq.connector.handshake import ServerFacts
+from pyspark_nsq.connector.lanes import Chunk, Finished, Lane
+from pyspark_nsq.connector.ready import RDY_GRACE_S, note_use, plan_ready
+from pyspark_nsq.connector.source_state import Limits, SourceState
+from pyspark_nsq.proto.columns import Bytes
+from pyspark_nsq.proto.frames import MESSAGE_ID_SIZE
+from pyspark_nsq.proto.runs import FIN, TOUCH
+
+log = logging.getLogger(__name__)
+
+TICK_S: Final = 0.25
+# Where maxInFlightBytes stopped it, receiving goes on below this part of it.
+_RESUME_PART: Final = 0.75
+_FORGET_MARGIN_S: Final = 60.0
+# How long the counters of a source that is gone can be seen.
+_GONE_S: Final = 60.0
+
+
+class ReceiverCore:
+    def __init__(self, limits: Limits, first_position: int) -> None:
+        self.lane = Lane(first_position)
+        # Messages in ranges that were asked for here but died with the receiver before.
+        self.lost = 0
+        self._lost_ranges: set[tuple[int, int]] = set()
+        self.stopping = False
+        self.sources: dict[Source, SourceState] = {}
+        self._limits = limits
+        self._paused = False
+        self._plan_due = 0.0
+
+    # Connections.
+
+    def assign(self, sources: Iterable[Source]) -> None:
+        """These are to be connected; others stay as long as their connections last, and are not connected again."""
+        assigned = set(sources)
+        for source in assigned:
+            self._state(source)
+        for source, state in list(self.sources.items()):
+            state.assigned = source in assigned
+
+    def _state(self, source: Source) -> SourceState:
+        return self.sources.setdefault(source, SourceState(source))
+
+    def to_connect(self, now: float) -> list[Source]:
+        """The connections to open now, each of which is to be answered by ``connected`` or ``connect_failed``."""
+        missing = []
+        for state in self.sources.values():
+            count = state.wanted - len(state.connections) - state.opening
+            if state.assigned and count > 0 and now >= state.retry_at and not self.stopping:
+                # One is tried first: where nobody listens, or the secret is wrong, the others would fail too.
+                count = count if state.connections else min(count, 1 - state.opening)
+                state.opening += count
+                missing += [state.source] * count
+        return missing
+
+    def connected(self, source: Source, facts: ServerFacts, now: float) -> Connection:
+        state = self._state(source)
+        connection = Connection(source, facts, self._limits.channel, self._limits.frame_size_max)
+        state.opening -= 1
+        state.connections.append(connection)
+        state.redeliveries.connected(now)
+        return connection
+
+    def connect_failed(self, source: Source, now: float) -> None:
+        state = self._state(source)
+        state.opening -= 1
+        self._back_off(state, now)
+
+    def _back_off(self, state: SourceState, now: float) -> None:
+        state.counts.failed_connections += 1
+        delay = min(self._limits.retry_delay_s * 2 ** min(state.failures, 30), self._limits.retry_delay_s_max)
+        state.failures += 1
+        state.retry_at = now + delay
+
+    def lost_connection(self, connection: Connection, now: float) -> None:
+        """Its socket is closed: what it delivered can be read, but no longer be finished there."""
+        state = self._state(connection.source)
+        connection.alive = False
+        state.connections.remove(connection)
+        state.lost_at = now
+        state.redeliveries.commit(connection.recent_fins(), now)
+        for chunk in self.lane:
+            if chunk.connection is connection:
+                self._index(chunk)
+        if not connection.closing:
+            self._back_off(state, now)
+        self._plan_due = now
+
+    # Messages.
+
+    def received(self, connection: Connection, data: Bytes, now: float) -> None:
+        """Bytes came. ``WireError`` and ``ConnectError`` say that the connection has to be closed."""
+        was_subscribed = connection.subscribed
+        events = connection.receive(data)
+        state = self._state(connection.source)
+        if connection.subscribed and not was_subscribed:
+            state.failures = 0
+            self._plan_due = now
+        for failed in events.failed:
+            self._too_late(state, connection, failed, now)
+        for message_id in events.published:
+            state.counts.dead_lettered += 1
+            self._finish_ids(state, connection, message_id)
+        if len(events.messages):
+            self._arrived(state, connection, events.messages, now)
+
+    def _arrived(self, state: SourceState, connection: Connection, messages: pa.RecordBatch, now: float) -> None:
+        state.counts.received += len(messages)
+        if state.redeliveries:
+            messages = self._without_redelivered(state, connection, messages, now)
+        if self._limits.mark_ns is not None:
+            timestamps = messages.column("timestamp").cast(pa.int64()).to_numpy(zero_copy_only=False)
+            state.received_until_mark += int(np.count_nonzero(timestamps <= self._limits.mark_ns))
+        if self._limits.attempts_max is not None:
+            messages = self._without_poison(state, connection, messages, self._limits.attempts_max)
+        if len(messages):
+            self.lane.append(messages, connection, now)
+        note_use(state, now)
+        if not self._paused and self.lane.size >= self._limits.bytes_max:
+            # At once: the next read may bring as much again.
+            self._plan(now)
+
+    def _without_redelivered(
+        self, state: SourceState, connection: Connection, messages: pa.RecordBatch, now: float
+    ) -> pa.RecordBatch:
+        """Join what is held to its first copy, finish what is committed, keep the rest."""
+        is_new, held, committed = state.redeliveries.sort_out(id_column(messages))
+        for _, position in held:
+            chunk = self.lane.at(position)
+            owner = chunk.rehomed.get(position, chunk.connection)
+            if owner and owner.alive:
+                owner.in_flight -= 1
+                state.counts.timed_out += 1
+            chunk.rehomed[position] = connection
+            chunk.touch_at = min(chunk.touch_at, now + connection.msg_timeout_s / 2)
+            self.lane.touch_due = min(self.lane.touch_due, chunk.touch_at)
+        if committed:
+            self._finish_ids(state, connection, b"".join(committed))
+        state.counts.redelivered += len(held) + len(committed)
+        return messages if is_new.all() else messages.filter(pa.array(is_new))
+
+    def _without_poison(
+        self, state: SourceState, connection: Connection, messages: pa.RecordBatch, attempts_max: int
+    ) -> pa.RecordBatch:
+        """Publish to the dead letter topic, or drop, what has been delivered too often; keep the rest."""
+        is_poison = messages.column("attempts").to_numpy(zero_copy_only=False) > attempts_max
+        if not is_poison.any():
+            return messages
+        poison = messages.filter(pa.array(is_poison))
+        topic = self._limits.dead_letter_topic
+        if topic:
+            for message_id, body in zip(poison.column("id"), poison.column("body"), strict=True):
+                connection.publish(topic, message_id.as_py(), body.as_py())
+        else:
+            state.counts.dropped += len(poison)
+            log.warning("%s: dropped %d messages after %d attempts", _name(state.source), len(poison), attempts_max)
+            self._finish_ids(state, connection, id_column(poison))
+        return messages.filter(pa.array(~is_poison))
+
+    def _finish_ids(self, state: SourceState, connection: Connection, ids: Ids) -> None:
+        connection.finish(ids)
+        state.counts.finished += len(ids) // MESSAGE_ID_SIZE
+
+    def _too_late(self, state: SourceState, connection: Connection, failed: Failed, now: float) -> None:
+        """nsqd has given the message up, and delivers it again, to whomever."""
+        state.counts.timed_out += 1
+        if failed.word == FIN:
+            state.redeliveries.commit([failed.message_id], now)
+        if failed.word != TOUCH:
+            return
+        position = state.redeliveries.held.get(failed.message_id)
+        if position is None:
+            return
+        chunk = self.lane.at(position)
+        if chunk.rehomed.get(position, chunk.connection) is connection:
+            chunk.rehomed[position] = None
+            connection.in_flight -= 1
+
+    def _index(self, chunk: Chunk) -> None:
+        """Recognise its messages when they come again."""
+        if not chunk.indexed:
+            chunk.indexed = True
+            self._state(chunk.source).redeliveries.hold(chunk.ids(chunk.first, chunk.end), chunk.first)
+
+    # What Spark asks for.
+
+    def read(self, first: int, end: int) -> list[tuple[Source, pa.RecordBatch]]:
+        """What a range contains; ``FinishedError`` or ``ValueError`` if it cannot be had."""
+        parts = self.lane.read(first, end)
+        for source, messages in parts:
+            self._state(source).counts.emitted += len(messages)
+        return parts
+
+    def count_lost(self, first: int, end: int) -> None:
+        """A range of an earlier receiver was asked for: once or, where a task is tried again, more often."""
+        if (first, end) not in self._lost_ranges:
+            self._lost_ranges.add((first, end))
+            self.lost += end - first
+            log.warning("%d messages of a batch died with the receiver before: nsqd delivers them again", end - first)
+
+    def finish(self, before: int, now: float) -> None:
+        """Spark has committed every position before this one."""
+        for part in self.lane.finish(before):
+            self._finish_part(part, now)
+
+    def _finish_part(self, part: Finished, now: float) -> None:
+        chunk, first, end = part
+        state = self._state(chunk.source)
+        if chunk.indexed:
+            state.redeliveries.release(chunk.ids(first, end))
+        for owner, ids in chunk.owned_ids(first, end):
+            if owner:
+                self._finish_ids(state, owner, ids)
+            else:
+                state.redeliveries.commit(ids, now)
+
+    # Time.
+
+    def tick(self, now: float) -> None:
+        """Do what is due; to be called every ``TICK_S``, and before anything that came after a long silence."""
+        if now >= self.lane.touch_due:
+            self._touch(now)
+        if now >= self._plan_due and not self.stopping:
+            self._plan(now)
+
+    def _touch(self, now: float) -> None:
+        """Keep nsqd from giving up what is held."""
+        for chunk in self.lane:
+            if now < chunk.touch_at:
+                continue
+            # From here on nsqd might be quicker than the next touch: its messages may come again.
+            self._index(chunk)
+            chunk.touch_at = now + chunk.connection.msg_timeout_s / 2
+            for owner, ids in chunk.owned_ids(chunk.first, chunk.end):
+                if owner:
+                    owner.touch(ids)
+                    self._state(chunk.source).counts.touched += len(ids) // MESSAGE_ID_SIZE
+            if now - chunk.delivered_at > chunk.connection.max_msg_timeout_s and not chunk.warned:
+                chunk.warned = True
+                log.warning(
+                    "%s: %d messages are held for longer than %g s, which is nsqd's --max-msg-timeout: it delivers "
+                    "them again. Make batches shorter (maxMessagesPerTrigger, maxInFlight) or raise --max-msg-timeout",
+                    *(_name(chunk.source), len(chunk.messages), chunk.connection.max_msg_timeout_s),
+                )
+        self.lane.touch_due = min((chunk.touch_at for chunk in self.lane), default=math.inf)
+
+    def _plan(self, now: float) -> None:
+        """Decide anew how much may be in flight where."""
+        self._plan_due = now + TICK_S
+        self._paused = self.lane.size >= self._limits.bytes_max * (_RESUME_PART if self._paused else 1)
+        self._forget(now)
+        plan_ready(self.sources.values(), self._limits.in_flight_max, self._paused, now)
+
+    def _forget(self, now: float) -> None:
+        """Drop what is no longer needed of sources and messages that are gone."""
+        in_lane = {chunk.source for chunk in self.lane}
+        for state in list(self.sources.values()):
+            timeout_s = max((c.max_msg_timeout_s for c in state.connections), default=math.inf)
+            state.redeliveries.forget(now, timeout_s + _FORGET_MARGIN_S)
+            is_gone = not (state.assigned or state.opening or state.connections or state.source in in_lane)
+            if is_gone and now - state.lost_at > _GONE_S:
+                del self.sources[state.source]
+
+    # The end.
+
+    def stop(self, now: float) -> None:
+        """Receive nothing more, and give back what is unfinished. nsqd's answer to CLS says that it has read that."""
+        self.stopping = True
+        for state in self.sources.values():
+            for connection in state.connections:
+                connection.set_rdy(0, now, RDY_GRACE_S)
+        self.requeue()
+        for state in self.sources.values():
+            for connection in state.connections:
+                connection.close()
+
+    def requeue(self) -> None:
+        """Give back all that is unfinished, in its order; what was on its way at ``stop`` needs it once more."""
+        for chunk, first, end in self.lane.finish(self.lane.end):
+            state = self._state(chunk.source)
+            for owner, ids in chunk.owned_ids(first, end):
+                if owner:
+                    owner.requeue(ids)
+                    state.counts.requeued += len(ids) // MESSAGE_ID_SIZE
+
+
+def id_column(messages: pa.RecordBatch) -> memoryview:
+    """The ids of messages, one after the other."""
+    column = messages.column("id")
+    start = column.offset * MESSAGE_ID_SIZE
+    return memoryview(column.buffers()[1])[start : start + len(column) * MESSAGE_ID_SIZE]
+
+
+def _name(source: Source) -> str:
+    return f"{source.topic} on {source.nsqd}"

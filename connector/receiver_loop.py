@@ -1,0 +1,238 @@
+"""The receiver's one thread: sockets, time and other threads' calls brought to the core, its output to nsqd."""
+
+import logging
+import os
+import selectors
+import socket
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any, Final, Protocol, TypeVar
+
+from pyspark_nsq.connector.client import NsqdStream, connect
+from pyspark_nsq.connector.connection import Connection, Source
+from pyspark_nsq.connector.errors import NsqError
+from pyspark_nsq.connector.receiver_core import TICK_S, ReceiverCore
+from pyspark_nsq.connector.settings import ConnectionSettings
+from pyspark_nsq.proto.errors import WireError
+
+log = logging.getLogger(__name__)
+
+# Decoding costs least a message in large pieces.
+_READ_SIZE: Final = 1024 * 1024
+# A round in which something came is followed by so long a pause, so that more comes at once in the next.
+_PAUSE_S: Final = 0.002
+_CONNECT_THREADS: Final = 8
+# How long nsqd has to answer CLS, and then to read the last commands.
+_CLOSE_S: Final = 2.0
+# nsqd sends heartbeats; after so many intervals without any the connection is dead, whatever TCP says.
+_SILENT_INTERVALS: Final = 2.5
+
+_Result = TypeVar("_Result")
+
+
+class Observer(Protocol):
+    def changed(self, core: ReceiverCore, now: float) -> None:
+        """Called in the loop's thread after each round."""
+
+
+class _Link:
+    """A connection and the stream it goes over."""
+
+    __slots__ = ("connection", "heard_at", "stream", "writes")
+
+    def __init__(self, connection: Connection, stream: NsqdStream, now: float) -> None:
+        self.connection = connection
+        self.stream = stream
+        self.heard_at = now
+        self.writes = False
+
+
+class ReceiverLoop:
+    def __init__(self, core: ReceiverCore, settings: ConnectionSettings, lifeline_fd: int, observer: Observer) -> None:
+        self._core = core
+        self._settings = settings
+        self._observer = observer
+        self._selector = selectors.DefaultSelector()
+        self._buffer = memoryview(bytearray(_READ_SIZE))
+        self._links: dict[Connection, _Link] = {}
+        # Links with bytes that the selector cannot see, as TLS and decompression hold them.
+        self._pending: set[_Link] = set()
+        self._calls: deque[tuple[Callable[[float], Any], Future[Any]]] = deque()
+        self._wake_receiver, self._wake_sender = socket.socketpair()
+        self._wake_receiver.setblocking(False)
+        self._wake_sender.setblocking(False)
+        self._connector = ThreadPoolExecutor(_CONNECT_THREADS, "connect")
+        self._lifeline_fd = lifeline_fd
+        self._selector.register(self._wake_receiver, selectors.EVENT_READ, self._woken)
+        self._selector.register(lifeline_fd, selectors.EVENT_READ, self._lifeline_ended)
+        self._stopped = False
+
+    # For other threads, and for signal handlers.
+
+    def call(self, function: Callable[[float], _Result]) -> "Future[_Result]":
+        """Have a function called with the time in the loop's thread, which alone may touch the core."""
+        future: Future[_Result] = Future()
+        self._calls.append((function, future))
+        with suppress(BlockingIOError):  # It will wake up anyway.
+            self._wake_sender.send(b"\0")
+        return future
+
+    def stop(self) -> None:
+        """Give back all that is unfinished, and let ``run`` return."""
+        self.call(lambda _now: self._stop())
+
+    def _stop(self) -> None:
+        self._stopped = True
+
+    def _woken(self) -> None:
+        self._wake_receiver.recv(65536)
+
+    def _lifeline_ended(self) -> None:
+        """Its other end is the coordinator's: it is gone, or wants this process to go."""
+        if not os.read(self._lifeline_fd, 65536):
+            self._selector.unregister(self._lifeline_fd)
+            self._stop()
+
+    # The loop.
+
+    def run(self) -> None:
+        """Work until stopped, and end in order."""
+        while not self._stopped:
+            self._round(TICK_S)
+        self._core.stop(time.monotonic())
+        self._close(lambda link: link.connection.closed_by_nsqd)
+        self._core.requeue()
+        self._send()
+        for link in self._links.values():
+            _end_sending(link.stream)
+        self._close(lambda _link: False)
+        log.info("gave back what was unfinished, and stopped")
+
+    def _close(self, is_done: Callable[[_Link], bool]) -> None:
+        """Let nsqd read what was sent, until every link is closed or done, or for as long as it is worth."""
+        deadline = time.monotonic() + _CLOSE_S
+        while not all(map(is_done, self._links.values())) and time.monotonic() < deadline:
+            self._round(0.05)
+
+    def _round(self, timeout_s: float) -> None:
+        ready = self._selector.select(0 if self._pending or self._calls else timeout_s)
+        now = time.monotonic()
+        # What is due comes before what came: after a long silence nsqd may have given up messages.
+        self._core.tick(now)
+        self._run_calls(now)
+        has_read = False
+        pending, self._pending = self._pending, set()
+        for link in pending:
+            self._read(link, now)
+        for key, mask in ready:
+            if isinstance(key.data, _Link):
+                if mask & selectors.EVENT_READ and key.data not in pending:
+                    has_read = True
+                    self._read(key.data, now)
+            else:
+                key.data()
+        self._open(now)
+        self._send()
+        self._close_silent(now)
+        self._observer.changed(self._core, now)
+        if has_read:
+            time.sleep(_PAUSE_S)
+
+    def _run_calls(self, now: float) -> None:
+        while self._calls:
+            function, future = self._calls.popleft()
+            try:
+                future.set_result(function(now))
+            except Exception as error:
+                future.set_exception(error)
+
+    # Connections.
+
+    def _open(self, now: float) -> None:
+        for source in self._core.to_connect(now):
+            self._connector.submit(self._connect, source)
+
+    def _connect(self, source: Source) -> None:
+        """Runs in a thread of its own: connecting and its handshake block."""
+        try:
+            stream = connect(source.nsqd, self._settings)
+        except Exception as error:
+            # Whatever it is, it must not end the query: nsqd may be there an hour later.
+            log.warning("%s; it will be tried again", error if isinstance(error, NsqError) else repr(error))
+            self.call(lambda now: self._core.connect_failed(source, now))
+            return
+        stream.settimeout(0)
+        self.call(lambda now: self._connected(source, stream, now))
+
+    def _connected(self, source: Source, stream: NsqdStream, now: float) -> None:
+        if self._stopped:
+            stream.close()
+            return
+        connection = self._core.connected(source, stream.facts, now)
+        link = self._links[connection] = _Link(connection, stream, now)
+        self._selector.register(stream, selectors.EVENT_READ, link)
+        self._pending.add(link)
+        log.debug("connected to %s for topic %s", source.nsqd, source.topic)
+
+    def _read(self, link: _Link, now: float) -> None:
+        if link.connection not in self._links:
+            return
+        try:
+            size = link.stream.read_into(self._buffer)
+            if size:
+                link.heard_at = now
+                self._core.received(link.connection, self._buffer[:size], now)
+                if link.stream.pending:
+                    self._pending.add(link)
+        except BlockingIOError:
+            return
+        except (OSError, NsqError, WireError) as error:
+            self._lose(link, str(error), now)
+            return
+        if not size:
+            self._lose(link, "the connection was closed by nsqd", now)
+
+    def _send(self) -> None:
+        now = time.monotonic()
+        for link in list(self._links.values()):
+            if link.connection.has_output or link.writes:
+                try:
+                    self._flush(link)
+                except OSError as error:
+                    self._lose(link, str(error), now)
+            connection = link.connection
+            if connection.closed_by_nsqd and connection.in_flight == 0 and not self._stopped:
+                self._lose(link, "", now)
+
+    def _flush(self, link: _Link) -> None:
+        link.stream.queue(*link.connection.take_output())
+        writes = not link.stream.flush()
+        if writes != link.writes:
+            link.writes = writes
+            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if writes else 0)
+            self._selector.modify(link.stream, events, link)
+
+    def _close_silent(self, now: float) -> None:
+        silence_s = self._settings.heartbeat_interval_ms / 1000 * _SILENT_INTERVALS
+        for link in [link for link in self._links.values() if now - link.heard_at > silence_s]:
+            self._lose(link, f"nothing was heard of it for {silence_s:g} s", now)
+
+    def _lose(self, link: _Link, reason: str, now: float) -> None:
+        del self._links[link.connection]
+        self._pending.discard(link)
+        self._selector.unregister(link.stream)
+        link.stream.close()
+        if reason and not self._stopped:
+            source = link.connection.source
+            log.warning("nsqd %s, topic %s: %s; connecting again", source.nsqd, source.topic, reason)
+        self._core.lost_connection(link.connection, now)
+
+
+def _end_sending(stream: NsqdStream) -> None:
+    """Say that no command follows: nsqd closes when it has read all before, and our close cannot overtake them."""
+    # It may have been closed by the other side already.
+    with socket.socket(fileno=os.dup(stream.fileno())) as sock, suppress(OSError):
+        sock.shutdown(socket.SHUT_WR)

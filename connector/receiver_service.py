@@ -1,0 +1,195 @@
+"""The receiver's gRPC side: hands the coordinator's commands to the loop, and messages to Spark's tasks."""
+
+import hmac
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from typing import Any, Final
+
+import grpc
+import pyarrow as pa
+
+from pyspark_nsq.connector.connection import Source
+from pyspark_nsq.connector.lanes import FinishedError
+from pyspark_nsq.connector.receiver_core import ReceiverCore
+from pyspark_nsq.connector.receiver_loop import ReceiverLoop
+from pyspark_nsq.connector.settings import Address
+from pyspark_nsq.connector.source_state import SourceState
+from pyspark_nsq.connector.wire import from_source, to_source
+from pyspark_nsq.proto import receiver_pb2 as pb
+from pyspark_nsq.proto import receiver_pb2_grpc
+
+TOKEN_KEY: Final = "authorization"  # noqa: S105 (the key, not the token)
+# Messages are put together to pieces of about so many bytes, or so many messages: each costs Spark a record batch.
+_PIECE_BYTES: Final = 2 * 1024 * 1024
+_PIECE_MESSAGES: Final = 20_000
+# Counters of many sources cost something each time; positions do not.
+_SOURCES_INTERVAL_S: Final = 0.5
+_THREADS_MAX: Final = 256
+
+
+class StatusBoard:
+    """The newest state of the core: written in the loop's thread, waited for by another."""
+
+    def __init__(self, sources_interval_s: float = _SOURCES_INTERVAL_S) -> None:
+        self._changed = threading.Condition()
+        self._sources_interval_s = sources_interval_s
+        self._sources_at = 0.0
+        self._version = 0
+        self._positions = pb.Status()
+        self._sources: list[pb.SourceStatus] = []
+
+    def changed(self, core: ReceiverCore, now: float) -> None:
+        lane = core.lane
+        positions = pb.Status(
+            end=lane.end, finished=lane.finished, held_messages=lane.held, held_bytes=lane.size, lost=core.lost
+        )
+        with_sources = now - self._sources_at >= self._sources_interval_s
+        if positions == self._positions and not with_sources:
+            return
+        sources = self._sources
+        if with_sources:
+            self._sources_at = now
+            sources = [_source_status(state) for state in core.sources.values()]
+            if sources == self._sources and positions == self._positions:
+                return
+        with self._changed:
+            self._version += 1
+            self._positions, self._sources = positions, sources
+            self._changed.notify_all()
+
+    def wait(self, version: int, timeout_s: float) -> tuple[int, pb.Status]:
+        """The state after this version, or the same one after the time."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._version > version, timeout_s)
+            status = pb.Status(sources=self._sources)
+            status.MergeFrom(self._positions)
+            return self._version, status
+
+    def wake(self) -> None:
+        with self._changed:
+            self._version += 1
+            self._changed.notify_all()
+
+
+def _source_status(state: SourceState) -> pb.SourceStatus:
+    source = state.source
+    return pb.SourceStatus(
+        source=from_source(source),
+        connections=sum(connection.subscribed for connection in state.connections),
+        in_flight=sum(connection.in_flight for connection in state.connections),
+        counters=pb.Counters(**asdict(state.counts)),
+        received_until_mark=state.received_until_mark,
+    )
+
+
+class ReceiverService(receiver_pb2_grpc.ReceiverServicer):
+    def __init__(self, core: ReceiverCore, loop: ReceiverLoop, board: StatusBoard) -> None:
+        self._core = core
+        self._loop = loop
+        self._board = board
+
+    def Control(  # noqa: N802 (the contract's name)
+        self, commands: Iterable[pb.Command], context: grpc.ServicerContext
+    ) -> Iterator[pb.Status]:
+        threading.Thread(target=self._take, args=(commands,), name="commands", daemon=True).start()
+        context.add_callback(self._board.wake)
+        version = -1
+        while context.is_active():
+            newer, status = self._board.wait(version, timeout_s=5.0)
+            if newer != version:
+                version = newer
+                yield status
+
+    def _take(self, commands: Iterable[pb.Command]) -> None:
+        try:
+            for command in commands:
+                self._obey(command)
+        except grpc.RpcError:
+            pass  # The coordinator is gone, which the lifeline tells for certain.
+
+    def _obey(self, command: pb.Command) -> None:
+        match command.WhichOneof("kind"):
+            case "assignment":
+                sources = list(map(to_source, command.assignment.sources))
+                self._loop.call(lambda _now: self._core.assign(sources))
+            case "finish":
+                before = command.finish.before
+                self._loop.call(lambda now: self._core.finish(before, now))
+            case "stop":
+                self._loop.stop()
+
+    def Read(  # noqa: N802 (the contract's name)
+        self, request: pb.ReadRequest, context: grpc.ServicerContext
+    ) -> Iterator[pb.Rows]:
+        if request.first < self._core.lane.first_position:
+            self._loop.call(lambda _now: self._count_lost(request))
+            context.abort(grpc.StatusCode.NOT_FOUND, "the receiver that held these messages has died")
+        try:
+            parts = self._loop.call(lambda _now: self._core.read(request.first, request.end)).result()
+        except FinishedError as error:
+            context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
+        except ValueError as error:
+            context.abort(grpc.StatusCode.OUT_OF_RANGE, str(error))
+        return _rows(parts, list(request.columns))
+
+    def _count_lost(self, request: pb.ReadRequest) -> None:
+        self._core.count_lost(request.first, request.end)
+
+
+def _rows(parts: list[tuple[Source, pa.RecordBatch]], columns: list[str]) -> Iterator[pb.Rows]:
+    for source, messages in _joined(parts):
+        rows = pb.Rows(topic=source.topic, nsqd=str(source.nsqd), message_count=len(messages))
+        if columns:
+            rows.columns = messages.select(columns).serialize().to_pybytes()
+        yield rows
+
+
+def _joined(parts: list[tuple[Source, pa.RecordBatch]]) -> Iterator[tuple[Source, pa.RecordBatch]]:
+    """The same messages in the same order, in fewer and larger pieces."""
+    waiting: list[pa.RecordBatch] = []
+    size = count = 0
+    for index, (source, messages) in enumerate(parts):
+        waiting.append(messages)
+        size += messages.nbytes
+        count += len(messages)
+        is_last = index + 1 == len(parts) or parts[index + 1][0] != source
+        if is_last or size >= _PIECE_BYTES or count >= _PIECE_MESSAGES:
+            yield source, pa.concat_batches(waiting) if len(waiting) > 1 else waiting[0]
+            waiting, size, count = [], 0, 0
+
+
+class _Guard(grpc.ServerInterceptor):  # type: ignore[type-arg]
+    """Refuses every call without the query's token."""
+
+    def __init__(self, token: str) -> None:
+        self._token = token.encode()
+        self._refuse = grpc.unary_unary_rpc_method_handler(_refuse)
+
+    def intercept_service(self, continuation: Callable[[Any], Any], details: Any) -> Any:
+        given = next((value for key, value in details.invocation_metadata if key == TOKEN_KEY), "")
+        if isinstance(given, str) and hmac.compare_digest(given.encode(), self._token):
+            return continuation(details)
+        return self._refuse
+
+
+def _refuse(_request: bytes, context: grpc.ServicerContext) -> None:
+    context.abort(grpc.StatusCode.UNAUTHENTICATED, "the token of this query is missing or wrong")
+
+
+def serve(service: ReceiverService, token: str, host: str, port: int) -> tuple[grpc.Server, int]:
+    """A started server and the port it got: ``port``, unless that is 0."""
+    server = grpc.server(
+        ThreadPoolExecutor(_THREADS_MAX, "serve"),
+        interceptors=[_Guard(token)],
+        options=[
+            ("grpc.max_send_message_length", -1),
+            # Two processes on one port would share its calls.
+            ("grpc.so_reuseport", 0),
+        ],
+    )
+    receiver_pb2_grpc.add_ReceiverServicer_to_server(service, server)  # type: ignore[no-untyped-call]
+    bound = server.add_insecure_port(str(Address(host, port)))
+    server.start()
+    return server, bound

@@ -1,0 +1,72 @@
+"""Messages of one source that nsqd may deliver again although this receiver has, or had, them."""
+
+from collections.abc import Iterable
+from itertools import islice
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from pyspark_nsq.proto.frames import MESSAGE_ID_SIZE
+
+# Ids of committed messages to remember, some 100 bytes each.
+COMMITTED_MAX: Final = 1_000_000
+
+
+def split_ids(ids: bytes | memoryview) -> list[bytes]:
+    """A column of ids as one object each."""
+    column = bytes(ids)
+    return [column[start : start + MESSAGE_ID_SIZE] for start in range(0, len(column), MESSAGE_ID_SIZE)]
+
+
+class Redeliveries:
+    """``held`` are still in the lane, at a position; ``committed`` must only be finished when they come."""
+
+    def __init__(self) -> None:
+        self.held: dict[bytes, int] = {}
+        self._committed: dict[bytes, None] = {}
+        self._committed_at = 0.0
+
+    def __bool__(self) -> bool:
+        return bool(self.held or self._committed)
+
+    def hold(self, ids: bytes | memoryview, first: int) -> None:
+        """These may come again, and have the positions from ``first`` on."""
+        self.held.update(zip(split_ids(ids), range(first, first + len(ids) // MESSAGE_ID_SIZE), strict=True))
+
+    def release(self, ids: bytes | memoryview) -> None:
+        """These are no longer held."""
+        for message_id in split_ids(ids):
+            self.held.pop(message_id, None)
+
+    def commit(self, ids: bytes | memoryview | Iterable[bytes], now: float) -> None:
+        """These are done, but nsqd may not know."""
+        new = split_ids(ids) if isinstance(ids, bytes | memoryview) else ids
+        self._committed.update(dict.fromkeys(new))
+        self._committed_at = now
+        if (excess := len(self._committed) - COMMITTED_MAX) > 0:
+            for message_id in list(islice(self._committed, excess)):
+                del self._committed[message_id]
+
+    def connected(self, now: float) -> None:
+        """What was committed may come from now on."""
+        self._committed_at = now
+
+    def forget(self, now: float, after_s: float) -> None:
+        """Let go of the committed if for so long nothing was added and nsqd was there to deliver them."""
+        if self._committed and now - self._committed_at > after_s:
+            self._committed = {}
+
+    def sort_out(self, ids: bytes | memoryview) -> tuple[npt.NDArray[np.bool_], list[tuple[bytes, int]], list[bytes]]:
+        """Of messages that arrive: which are new, which are held and where, which are committed."""
+        is_new = np.ones(len(ids) // MESSAGE_ID_SIZE, np.bool_)
+        held, committed = [], []
+        for row, message_id in enumerate(split_ids(ids)):
+            if (position := self.held.get(message_id)) is not None:
+                held.append((message_id, position))
+                is_new[row] = False
+            elif message_id in self._committed:
+                del self._committed[message_id]
+                committed.append(message_id)
+                is_new[row] = False
+        return is_new, held, committed

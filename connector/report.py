@@ -1,0 +1,47 @@
+"""What the source tells about itself beside its offset, for ``StreamingQueryProgress`` to carry."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from pyspark_nsq.connector.offsets import Offset
+from pyspark_nsq.connector.wire import to_source
+from pyspark_nsq.proto import receiver_pb2 as pb
+
+COUNTERS: Final = tuple(pb.Counters.DESCRIPTOR.fields_by_name)
+
+
+@dataclass
+class Report:
+    """Counts since the query started; ``backlog`` is what waits in nsqds now."""
+
+    backlog: int
+    # Messages of batches that died with a receiver. nsqd delivers them again.
+    lost: int
+    totals: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTERS, 0))
+    nsqds: dict[str, dict[str, int]] = field(default_factory=dict)
+
+    def add(self, statuses: Iterable[pb.Status]) -> None:
+        """Count what receivers, or those before them, said."""
+        for status in statuses:
+            self.lost += status.lost
+            for source in status.sources:
+                counts = self.nsqds.setdefault(str(to_source(source.source).nsqd), dict.fromkeys(COUNTERS, 0))
+                for name in COUNTERS:
+                    count = getattr(source.counters, name)
+                    counts[name] += count
+                    self.totals[name] += count
+
+    def to_json(self, offset: Offset) -> dict[str, Any]:
+        """Spark shows it as the latest offset, so it begins as one."""
+        return {
+            **offset.to_json(),
+            "backlog": self.backlog,
+            "lost": self.lost,
+            "totals": self.totals,
+            "nsqds": dict(sorted(self.nsqds.items())),
+        }
+
+    def __str__(self) -> str:
+        counts = {**self.totals, "lost": self.lost}
+        return f"backlog {self.backlog}, " + ", ".join(f"{name} {count}" for name, count in counts.items() if count)

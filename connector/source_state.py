@@ -1,0 +1,61 @@
+"""What a receiver knows of each source: a topic on an nsqd."""
+
+from dataclasses import dataclass, field
+
+from pyspark_nsq.connector.connection import Connection, Source
+from pyspark_nsq.connector.redeliveries import Redeliveries
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the options say about one receiver."""
+
+    channel: str
+    in_flight_max: int
+    bytes_max: int
+    frame_size_max: int
+    attempts_max: int | None
+    dead_letter_topic: str | None
+    retry_delay_s: float
+    retry_delay_s_max: float
+    # Count the messages published up to this moment: what Trigger.AvailableNow waits for.
+    mark_ns: int | None = None
+
+
+@dataclass
+class Counts:
+    received: int = 0
+    emitted: int = 0
+    finished: int = 0
+    touched: int = 0
+    requeued: int = 0
+    timed_out: int = 0
+    redelivered: int = 0
+    dropped: int = 0
+    dead_lettered: int = 0
+    failed_connections: int = 0
+
+
+@dataclass
+class SourceState:
+    """A source that is, or shall be, connected."""
+
+    source: Source
+    counts: Counts = field(default_factory=Counts)
+    redeliveries: Redeliveries = field(default_factory=Redeliveries)
+    connections: list[Connection] = field(default_factory=list)
+    assigned: bool = False
+    opening: int = 0
+    wanted: int = 1
+    failures: int = 0
+    retry_at: float = 0.0
+    busy_until: float = 0.0
+    # Where sources take turns: since when it has one, and when its last one ended.
+    turn_since: float | None = None
+    turn_ended_at: float = 0.0
+    lost_at: float = 0.0
+    received_until_mark: int = 0
+
+    @property
+    def usable(self) -> list[Connection]:
+        return [c for c in self.connections if c.subscribed and not c.closing]

@@ -1,0 +1,120 @@
+"""Two threads that look around for the coordinator: which sources there are, and what waits in them."""
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from pyspark_nsq.connector.connection import Source
+from pyspark_nsq.connector.discovery import Directory, PollPlan, TopicStats, fetch_stats
+from pyspark_nsq.connector.errors import DiscoveryError
+from pyspark_nsq.connector.options import SourceOptions
+from pyspark_nsq.connector.settings import HttpAddress
+
+log = logging.getLogger(__name__)
+
+_STATS_TIMEOUT_S: Final = 5.0
+
+
+class Sources:
+    """What there is to read, as the options and the lookupds say."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._directory = Directory(options.discovery)
+
+    def look(self) -> tuple[dict[Source, HttpAddress | None], bool]:
+        """Every source with the address that tells its statistics, and whether any lookupd answered."""
+        topics = self._options.topics
+        if self._options.topic_pattern is not None:
+            known = self._directory.topics()
+            topics = tuple(sorted(topic for topic in known if self._options.topic_pattern.fullmatch(topic)))
+        found: dict[Source, HttpAddress | None] = {}
+        for topic, nsqds in self._directory.look_up(topics).items():
+            for nsqd in nsqds:
+                source = Source(topic, nsqd.tcp)
+                found[source] = found.get(source) or nsqd.http
+        return dict(sorted(found.items())), self._directory.reached
+
+
+class Watcher:
+    """``sources`` and ``stats`` are the newest answers; ``changed`` is called after each look."""
+
+    def __init__(
+        self,
+        options: SourceOptions,
+        stats_interval_s: float,
+        sources_changed: Callable[[list[Source]], None],
+        stats_changed: Callable[[], None],
+    ) -> None:
+        self.sources: Mapping[Source, HttpAddress | None] = {}
+        # With the time at which they were asked for.
+        self.stats: dict[Source, tuple[TopicStats | None, float]] = {}
+        self.first_look = threading.Event()
+        self._options = options
+        self._looker = Sources(options)
+        self._stats_interval_s = stats_interval_s
+        self._sources_changed = sources_changed
+        self._stats_changed = stats_changed
+        self._wake = threading.Event()
+
+    def start(self) -> None:
+        for work in (self._watch_sources, self._watch_stats):
+            threading.Thread(target=work, name=work.__name__, daemon=True).start()
+
+    def look_soon(self) -> None:
+        """Something has happened to an nsqd: lookupds may know more."""
+        self._wake.set()
+
+    def _watch_sources(self) -> None:
+        plan = PollPlan(self._options.discovery, self._options.retry.delay_s, random.Random())
+        while True:
+            try:
+                sources, reached = self._looker.look()
+            except Exception:
+                # It must not end the query, nor the look-out.
+                log.exception("looking for nsqds failed")
+                sources, reached = dict(self.sources), False
+            if sources != self.sources or not self.first_look.is_set():
+                self._tell(sources)
+            # A query that starts while no lookupd answers has not seen anything yet.
+            if reached or sources:
+                self.first_look.set()
+            plan.polled(time.monotonic(), reached)
+            self._wake.wait(max(0.0, plan.due_s - time.monotonic()))
+            if self._wake.is_set():
+                self._wake.clear()
+
+    def _tell(self, sources: dict[Source, HttpAddress | None]) -> None:
+        for source in sources.keys() - self.sources.keys():
+            log.info("found topic %s on nsqd %s", source.topic, source.nsqd)
+        for source in self.sources.keys() - sources.keys():
+            log.info("topic %s on nsqd %s is no longer listed", source.topic, source.nsqd)
+        self.sources = sources
+        self._sources_changed(list(sources))
+
+    def _watch_stats(self) -> None:
+        while True:
+            self.ask_stats()
+            time.sleep(self._stats_interval_s)
+
+    def ask_stats(self) -> None:
+        """Ask every nsqd what waits in the channel; one that does not answer is left out."""
+        stats: dict[Source, tuple[TopicStats | None, float]] = {}
+        for source, address in self.sources.items():
+            if address is None:
+                continue
+            asked_at = time.monotonic()
+            try:
+                found = fetch_stats(
+                    *(address, source.topic, self._options.channel),
+                    *(_STATS_TIMEOUT_S, self._options.discovery.security),
+                )
+            except DiscoveryError as error:
+                log.debug("no statistics: %s", error)
+                continue
+            stats[source] = (found, asked_at)
+        self.stats = stats
+        self._stats_changed()

@@ -1,0 +1,138 @@
+"""Fixtures of the integration tests: brokers of both makes, and one Spark session for all."""
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from pyspark.sql import SparkSession
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from rig.daemons import Daemon, Implementation, Lookupd, Nsqd
+
+StartNsqd = Callable[..., Nsqd]
+StartLookupd = Callable[..., Lookupd]
+
+
+@pytest.fixture(scope="session")
+def go_folder() -> Path | None:
+    """The folder with Go's executables, None where there are none."""
+    named = os.environ.get("NSQ_GO_BIN")
+    return Path(named).absolute() if named else None
+
+
+@pytest.fixture(scope="session", params=["go", "ours"], ids=["on-go", "on-ours"])
+def impl(request: pytest.FixtureRequest, go_folder: Path | None) -> Implementation:
+    """Whose brokers the test runs against: it runs once against each."""
+    if request.param == "ours":
+        return Implementation("ours", Path(sys.executable).parent)
+    if go_folder is None:
+        if os.environ.get("NSQ_REQUIRE_GO") == "1":
+            pytest.fail("NSQ_REQUIRE_GO=1 but NSQ_GO_BIN names no folder with Go's nsqd")
+        pytest.skip("set NSQ_GO_BIN to a folder with Go's nsqd and nsqlookupd v1.3.0")
+    return Implementation("go", go_folder)
+
+
+@pytest.fixture
+def daemons() -> Iterator[list[Daemon]]:
+    """Every daemon that a test started; they end with the test."""
+    started: list[Daemon] = []
+    yield started
+    for daemon in reversed(started):
+        daemon.kill()
+
+
+@pytest.fixture
+def start_lookupd(impl: Implementation, daemons: list[Daemon]) -> StartLookupd:
+    """Starts a lookupd for the test."""
+
+    def start(*flags: str) -> Lookupd:
+        lookupd = Lookupd(impl, flags)
+        daemons.append(lookupd)
+        return lookupd
+
+    return start
+
+
+@pytest.fixture
+def start_nsqd(impl: Implementation, daemons: list[Daemon], tmp_path: Path) -> StartNsqd:
+    """Starts an nsqd for the test, with a data path of its own, known to the lookupds given."""
+
+    def start(*flags: str, lookupds: tuple[Lookupd, ...] = ()) -> Nsqd:
+        nsqd = Nsqd(impl, tmp_path / f"nsqd-{len(daemons)}", lookupds, flags)
+        daemons.append(nsqd)
+        return nsqd
+
+    return start
+
+
+@pytest.fixture
+def nsqd(start_nsqd: StartNsqd) -> Nsqd:
+    """An nsqd with default settings."""
+    return start_nsqd()
+
+
+@pytest.fixture(scope="session")
+def shared_nsqd(impl: Implementation, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nsqd]:
+    """An nsqd that tests share which neither stop it nor count its connections: topics are theirs."""
+    nsqd = Nsqd(impl, tmp_path_factory.mktemp("shared-nsqd"))
+    yield nsqd
+    nsqd.stop()
+
+
+@pytest.fixture
+def topic(request: pytest.FixtureRequest) -> str:
+    """A topic of the test's own."""
+    return f"t{abs(hash(request.node.nodeid)) % 10**15}"
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """One local Spark for all tests; workers run this interpreter."""
+    session = make_session("local[2]")
+    yield session
+    session.stop()
+
+
+def make_session(master: str, **settings: str) -> SparkSession:
+    """A quiet Spark on loopback."""
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    builder = SparkSession.Builder().master(master).appName("integration")
+    quiet = {
+        "spark.ui.enabled": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.streaming.stopTimeout": "30s",
+    }
+    for key, value in {**quiet, **settings}.items():
+        builder = builder.config(key, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    return session
+
+
+@pytest.fixture
+def open_connections() -> Callable[[Nsqd], int]:
+    """How many connections to an nsqd the processes that tests started have."""
+
+    def count(nsqd: Nsqd) -> int:
+        ours = [psutil.Process(), *psutil.Process().children(recursive=True)]
+        ports = {nsqd.ports["TCP"]}
+        found = 0
+        for process in ours:
+            if process.pid == nsqd.process.pid:
+                continue
+            try:
+                connections = process.net_connections(kind="tcp")
+            except psutil.NoSuchProcess:
+                continue
+            found += sum(1 for each in connections if each.raddr and each.raddr.port in ports)
+        return found
+
+    return count

@@ -1,0 +1,103 @@
+"""Queries over the source whose every row is kept."""
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from rig.daemons import Nsqd, wait_until
+
+RECEIVER = "pyspark_nsq.connector.receiver"
+PLANNER = "python_streaming_source_runner"
+
+
+def processes(name: str) -> list[psutil.Process]:
+    """Those that this test run started and that run a module of this name."""
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        try:
+            if any(name in word for word in process.cmdline()):
+                found.append(process)
+        except psutil.NoSuchProcess:
+            continue
+    return found
+
+
+class Reading:
+    """A query that runs, and the rows of each of its batches."""
+
+    def __init__(self, spark: SparkSession, checkpoint: Path) -> None:
+        self.batches: dict[int, list[Row]] = {}
+        self.receivers: list[psutil.Process] = []
+        self.before_batch: Callable[[DataFrame, int], None] = lambda _rows, _batch: None
+        self.query: StreamingQuery
+        self._spark = spark
+        self._checkpoint = checkpoint
+
+    def start(self, nsqds: tuple[Nsqd, ...], options: dict[str, Any], schema: str | None, **trigger: Any) -> "Reading":
+        reader = self._spark.readStream.format("nsq").option("channel", "c")
+        if nsqds:
+            reader = reader.option("nsqdTcpAddresses", ",".join(nsqd.tcp for nsqd in nsqds))
+            reader = reader.option("nsqdHttpAddresses", ",".join(nsqd.http for nsqd in nsqds))
+        for name, value in options.items():
+            reader = reader.option(name, value)
+        if schema:
+            reader = reader.schema(schema)
+        writer = reader.load().writeStream.foreachBatch(self._keep)
+        writer = writer.option("checkpointLocation", str(self._checkpoint))
+        self.query = (writer.trigger(**trigger) if trigger else writer).start()
+        return self
+
+    def _keep(self, rows: DataFrame, batch: int) -> None:
+        self.before_batch(rows, batch)
+        self.batches[batch] = rows.collect()
+
+    @property
+    def rows(self) -> list[Row]:
+        return [row for batch in sorted(self.batches) for row in self.batches[batch]]
+
+    def bodies(self) -> Counter[bytes]:
+        return Counter(bytes(row.body) for row in self.rows)
+
+    def wait_for(self, bodies: Counter[bytes], timeout_s: float = 60) -> None:
+        """Until each of these has come at least once."""
+
+        def all_here() -> bool:
+            self.check()
+            return bodies.keys() <= self.bodies().keys()
+
+        wait_until(all_here, f"{len(bodies)} different messages", timeout_s)
+
+    def check(self) -> None:
+        """A query that has failed fails the test."""
+        if failure := self.query.exception():
+            raise AssertionError(str(failure))
+
+    def find_receivers(self) -> list[psutil.Process]:
+        self.receivers = wait_until(lambda: processes(RECEIVER), "a receiver process")
+        return self.receivers
+
+    def stop(self) -> None:
+        self.receivers += processes(RECEIVER)
+        self.query.stop()
+
+    def gone(self) -> bool:
+        """Whether no process of the query is left."""
+        return not any(process.is_running() and process.status() != "zombie" for process in self.receivers)
+
+
+def settled(nsqd: Nsqd, topic: str) -> bool:
+    """Whether the channel owes nobody a message."""
+    return nsqd.unfinished(topic, "c") == 0
+
+
+def wait_settled(nsqd: Nsqd, topic: str) -> None:
+    wait_until(lambda: settled(nsqd, topic), f"an empty channel of {topic}, it is {nsqd.stats(topic, 'c')}")
+
+
+def numbered(first: int, count: int) -> list[bytes]:
+    return [b"message %d" % number for number in range(first, first + count)]

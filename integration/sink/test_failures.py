@@ -1,0 +1,111 @@
+"""nsqds that go, come back, or stand still while a DataFrame is published: duplicates at most, never a loss."""
+
+import signal
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from rig.consumer import drain
+from rig.daemons import Nsqd, wait_until
+from rig.frames import bodies, gated, numbered, write
+
+StartNsqd = Callable[..., Nsqd]
+InBackground = Callable[..., "Future[None]"]
+
+COUNT = 50_000
+# So many rows a task gives before it waits for the test: more than Spark hands to the sink at once.
+OPEN = 15_000
+
+
+@pytest.fixture
+def in_background(spark: SparkSession) -> Iterator[InBackground]:
+    """Calls a function in a thread."""
+
+    def make_active() -> None:
+        # Spark looks for data sources in the session of the thread.
+        spark._jvm.SparkSession.setActiveSession(spark._jsparkSession)
+
+    with ThreadPoolExecutor(1, initializer=make_active) as threads:
+        yield threads.submit
+
+
+def everything(topic: str, *nsqds: Nsqd) -> Counter[bytes]:
+    return sum((drain(nsqd, topic, "c") for nsqd in nsqds), Counter())
+
+
+def test_an_nsqd_that_dies_mid_batch_loses_nothing_that_a_quorum_of_two_has(
+    spark: SparkSession, start_nsqd: StartNsqd, in_background: InBackground, topic: str, tmp_path: Path
+) -> None:
+    nsqds = [start_nsqd() for _ in range(3)]
+    for nsqd in nsqds:
+        nsqd.make_channel(topic, "c")
+    rows = gated(numbered(spark, COUNT).select("body"), tmp_path / "gate", OPEN)
+    writing = in_background(write, rows, *nsqds, topic=topic, publishQuorum="2")
+    wait_until(lambda: all(nsqd.message_count(topic) for nsqd in nsqds), "messages on all nsqds")
+    nsqds[0].kill()
+    (tmp_path / "gate").touch()
+    writing.result(120)
+    assert everything(topic, *nsqds[1:]).keys() == bodies(COUNT).keys()
+
+
+def test_an_nsqd_that_ends_mid_batch_is_replaced(
+    spark: SparkSession, start_nsqd: StartNsqd, in_background: InBackground, topic: str, tmp_path: Path
+) -> None:
+    nsqds = [start_nsqd() for _ in range(2)]
+    for nsqd in nsqds:
+        nsqd.make_channel(topic, "c")
+    rows = gated(numbered(spark, COUNT).select("body"), tmp_path / "gate", OPEN)
+    writing = in_background(write, rows, *nsqds, topic=topic)
+    wait_until(lambda: all(nsqd.message_count(topic) for nsqd in nsqds), "messages on both nsqds")
+    nsqds[1].stop()
+    (tmp_path / "gate").touch()
+    writing.result(120)
+    nsqds[1].restart()
+    assert everything(topic, *nsqds).keys() == bodies(COUNT).keys()
+
+
+def test_all_nsqds_may_be_down_for_a_while(
+    spark: SparkSession, start_nsqd: StartNsqd, in_background: InBackground, topic: str
+) -> None:
+    nsqd = start_nsqd()
+    nsqd.make_channel(topic, "c")
+    nsqd.stop()
+    writing = in_background(
+        write, numbered(spark, 5_000).select("body"), nsqd, topic=topic, retryDelayMax="500ms", retries="200"
+    )
+    tracker = spark.sparkContext.statusTracker()
+    wait_until(lambda: tracker.getActiveStageIds() or writing.done(), "the job to start")
+    nsqd.restart()
+    writing.result(120)
+    assert drain(nsqd, topic, "c") == bodies(5_000)
+
+
+def test_nsqds_that_stay_down_fail_the_task(spark: SparkSession, start_nsqd: StartNsqd, topic: str) -> None:
+    nsqd = start_nsqd()
+    nsqd.stop()
+    with pytest.raises(PySparkException, match=f"tried 3 times .option retries.: nsqd {nsqd.tcp}: cannot be reached"):
+        write(numbered(spark, 10).select("body"), nsqd, topic=topic, retries="2")
+
+
+def test_an_nsqd_that_stands_still_is_passed_over(spark: SparkSession, start_nsqd: StartNsqd, topic: str) -> None:
+    nsqds = [start_nsqd() for _ in range(2)]
+    for nsqd in nsqds:
+        nsqd.make_channel(topic, "c")
+    options = {"topic": topic, "requestTimeout": "1s", "connectTimeout": "2s"}
+    write(numbered(spark, 100).select("body"), *nsqds, **options)
+    nsqds[0].process.send_signal(signal.SIGSTOP)
+    try:
+        write(numbered(spark, COUNT).select("body"), *nsqds, **options)
+    finally:
+        nsqds[0].process.send_signal(signal.SIGCONT)
+    assert everything(topic, *nsqds).keys() == bodies(COUNT).keys()
+
+
+def test_messages_are_there_when_the_write_returns(spark: SparkSession, start_nsqd: StartNsqd, topic: str) -> None:
+    nsqd = start_nsqd()
+    write(numbered(spark, COUNT).select("body"), nsqd, topic=topic)
+    assert nsqd.message_count(topic) == COUNT

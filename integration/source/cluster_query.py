@@ -1,0 +1,53 @@
+"""A query on a cluster of two executors of one core, of which one is killed under it. Run as a program."""
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import psutil
+from pyspark.sql import DataFrame, SparkSession
+
+
+def executors() -> list[psutil.Process]:
+    found = psutil.Process().children(recursive=True)
+    return [each for each in found if any("CoarseGrainedExecutorBackend" in word for word in each.cmdline())]
+
+
+def main(tcp: str, http: str, topic: str, folder: Path) -> None:
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    spark = (
+        SparkSession.Builder()
+        .master("local-cluster[2,1,1024]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.executorEnv.SPARK_LOCAL_IP", "127.0.0.1")
+        .getOrCreate()
+    )
+    bodies: dict[int, list[str]] = {}
+
+    def keep(rows: DataFrame, batch: int) -> None:
+        if batch == 0:
+            os.kill(executors()[0].pid, signal.SIGKILL)
+        bodies[batch] = [bytes(row.body).decode() for row in rows.collect()]
+
+    reader = spark.readStream.format("nsq").option("topic", topic).option("channel", "c")
+    reader = reader.option("nsqdTcpAddresses", tcp).option("nsqdHttpAddresses", http)
+    writer = reader.load().writeStream.foreachBatch(keep).option("checkpointLocation", str(folder / "checkpoint"))
+    query = writer.start()
+    deadline = time.monotonic() + 90
+    while sum(map(len, bodies.values())) < 4000 and time.monotonic() < deadline and not query.exception():
+        time.sleep(0.1)
+    if failure := query.exception():
+        raise SystemExit(str(failure))
+    # An idle poll finishes the last batch.
+    time.sleep(1)
+    query.stop()
+    (folder / "bodies").write_text("\n".join(body for batch in bodies.values() for body in batch))
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], sys.argv[3], Path(sys.argv[4]))

@@ -1,0 +1,164 @@
+"""What a query gets, and what nsqd sees of it: everything once, finished when it is committed, given back at a stop."""
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQueryException
+from rig.daemons import Nsqd, wait_until
+from rig.reading import Reading, numbered, wait_settled
+
+StartReading = Callable[..., Reading]
+
+
+def test_every_message_comes_once_with_all_columns_and_is_finished_when_idle(
+    start_reading: StartReading, nsqd: Nsqd, topic: str
+) -> None:
+    nsqd.make_channel(topic, "c")
+    sizes = [b"x" * size for size in (1, 100, 100_000, 1024 * 1024)]
+    published = Counter(numbered(0, 3000) + sizes)
+    nsqd.publish(topic, list(published), portion=1000)
+    before = time.time()
+    reading = start_reading(nsqd, topic=topic)
+    reading.wait_for(published)
+    # Nothing more comes, and yet the last batch is finished: within a poll, not at the next batch.
+    wait_settled(nsqd, topic)
+    assert reading.bodies() == published
+    row = reading.rows[0]
+    assert len(row.id) == 16
+    assert int(row.id, 16)
+    assert before - 60 < row.timestamp.timestamp() < time.time()
+    assert (row.attempts, row.topic, row.nsqd) == (1, topic, nsqd.tcp)
+    reading.stop()
+    wait_until(lambda: nsqd.connections() == 0, "no connection left")
+    assert nsqd.unfinished(topic, "c") == 0
+
+
+def test_a_schema_chooses_columns_and_their_order(start_reading: StartReading, nsqd: Nsqd, topic: str) -> None:
+    nsqd.publish(topic, ["größer".encode(), b"\xff no text"])
+    schema = "nsqd STRING, attempts INT, body STRING"
+    reading = start_reading(nsqd, topic=topic, schema=schema, invalidUtf8="null")
+    wait_until(lambda: len(reading.rows) == 2, "two rows")
+    assert sorted(map(tuple, reading.rows), key=str) == [(nsqd.tcp, 1, "größer"), (nsqd.tcp, 1, None)]
+
+
+def test_progress_shows_backlog_and_counters(start_reading: StartReading, nsqd: Nsqd, topic: str) -> None:
+    nsqd.make_channel(topic, "c")
+    nsqd.publish(topic, numbered(0, 500))
+    reading = start_reading(nsqd, topic=topic, maxInFlight=100, maxMessagesPerTrigger=50)
+    reading.wait_for(Counter(numbered(0, 500)))
+    assert max(map(len, reading.batches.values())) <= 50
+    reports = [json.loads(progress.sources[0].latestOffset) for progress in reading.query.recentProgress]
+    assert any(report["backlog"] >= 100 for report in reports)
+    assert reports[-1]["nsqds"].keys() == {nsqd.tcp}
+    assert reports[-1]["totals"]["received"] > 0
+
+
+def test_a_batch_that_is_read_twice_is_the_same_twice(start_reading: StartReading, nsqd: Nsqd, topic: str) -> None:
+    nsqd.make_channel(topic, "c")
+    published = Counter(numbered(0, 2000))
+    seen = []
+
+    def read_again(rows: DataFrame, batch: int) -> None:
+        seen.append((rows.count(), [row.id for row in rows.unionAll(rows).collect()]))
+
+    nsqd.publish(topic, list(published))
+    reading = start_reading(nsqd, topic=topic, before_batch=read_again, numPartitions=3)
+    reading.wait_for(published)
+    wait_settled(nsqd, topic)
+    for (count, twice), rows in zip(seen, (reading.batches[batch] for batch in sorted(reading.batches)), strict=True):
+        ids = [row.id for row in rows]
+        assert count == len(ids)
+        assert twice == ids + ids
+
+
+def test_a_slow_batch_is_touched(start_reading: StartReading, start_nsqd: Callable[..., Nsqd], topic: str) -> None:
+    nsqd = start_nsqd("-msg-timeout=2s")
+    nsqd.make_channel(topic, "c")
+    published = Counter(numbered(0, 100))
+    nsqd.publish(topic, list(published))
+
+    def dawdle(_rows: DataFrame, batch: int) -> None:
+        if batch == 0:
+            time.sleep(6)
+
+    reading = start_reading(nsqd, topic=topic, before_batch=dawdle)
+    reading.wait_for(published)
+    wait_settled(nsqd, topic)
+    assert reading.bodies() == published
+    assert {row.attempts for row in reading.rows} == {1}
+
+
+def test_a_stop_in_the_middle_of_a_batch_gives_everything_back_at_once(
+    start_reading: StartReading, nsqd: Nsqd, topic: str
+) -> None:
+    nsqd.make_channel(topic, "c")
+    nsqd.publish(topic, numbered(0, 300))
+    begun: list[int] = []
+
+    def hang(_rows: DataFrame, batch: int) -> None:
+        begun.append(batch)
+        time.sleep(600)
+
+    reading = start_reading(nsqd, topic=topic, before_batch=hang)
+    wait_until(lambda: begun, "a batch")
+    reading.find_receivers()
+    reading.stop()
+
+    def all_back() -> bool:
+        stats = nsqd.channel_stats(topic, "c")
+        return stats is not None and (stats.depth, stats.in_flight, stats.client_count) == (300, 0, 0)
+
+    # Far below the message's time-out of a minute.
+    wait_until(all_back, "everything back in the channel", 20)
+
+
+def test_trigger_once_is_refused(start_reading: StartReading, nsqd: Nsqd, topic: str) -> None:
+    reading = start_reading(nsqd, topic=topic, trigger={"once": True})
+    with pytest.raises(StreamingQueryException, match="Trigger.Once is not supported"):
+        reading.query.awaitTermination(60)
+
+
+def test_options_are_checked_when_the_source_is_loaded(spark: SparkSession) -> None:
+    reader = spark.readStream.format("nsq").option("topic", "t").option("nsqdTcpAddresses", "127.0.0.1:4150")
+    with pytest.raises(Exception, match="option channel: it is not set"):
+        reader.load()
+    with pytest.raises(Exception, match="did you mean maxInFlight"):
+        reader.option("channel", "c").option("maxInFlihgt", "3").load()
+
+
+def test_nsqds_and_topics_are_followed_as_they_come(
+    start_reading: StartReading, start_nsqd: Callable[..., Nsqd], start_lookupd: Callable[..., object], topic: str
+) -> None:
+    lookupd = start_lookupd()
+    first = start_nsqd(lookupds=(lookupd,))
+    first.make_channel(topic, "c")
+    reading = start_reading(
+        topicPattern=f"{topic}.*",
+        lookupdHttpAddresses=lookupd.http,  # type: ignore[attr-defined]
+        lookupdPollInterval="200ms",
+    )
+    published = Counter(numbered(0, 100))
+    first.publish(topic, list(published))
+    reading.wait_for(published)
+    second = start_nsqd(lookupds=(lookupd,))
+    more = Counter(numbered(100, 100))
+    second.publish(f"{topic}-late", list(more))
+    reading.wait_for(published + more)
+    wait_settled(first, topic)
+    wait_settled(second, f"{topic}-late")
+    assert reading.bodies() == published + more
+
+
+def test_several_receivers_share_the_work(start_reading: StartReading, nsqd: Nsqd, topic: str) -> None:
+    nsqd.make_channel(topic, "c")
+    published = Counter(numbered(0, 2000))
+    reading = start_reading(nsqd, topic=topic, receivers=2, numPartitions=4)
+    wait_until(lambda: len(reading.find_receivers()) == 2, "two receivers")
+    nsqd.publish(topic, list(published))
+    reading.wait_for(published)
+    wait_settled(nsqd, topic)
+    assert reading.bodies() == published

@@ -1,0 +1,110 @@
+"""Stop and restart anywhere: random steps with everything that can happen, then every message accounted for.
+
+A failure prints its seed; NSQ_STRESS_SEED and NSQ_STRESS_STEPS repeat or prolong a run.
+"""
+
+import os
+import random
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+from rig.daemons import Nsqd, wait_until
+from rig.reading import Reading, numbered, processes, wait_settled
+
+SEED = int(os.environ.get("NSQ_STRESS_SEED", random.randrange(10**6)))
+STEPS = int(os.environ.get("NSQ_STRESS_STEPS", "50"))
+FLAGS = ("-msg-timeout=2s", "-mem-queue-size=0", "-sync-every=1")
+
+
+class Stress:
+    def __init__(
+        self, chance: random.Random, start_nsqd: Callable[..., Nsqd], start_reading: Callable[..., Reading], topic: str
+    ) -> None:
+        self.chance = chance
+        self.topic = topic
+        self.published: Counter[bytes] = Counter()
+        self.readings: list[Reading] = []
+        self.nsqds: list[Nsqd] = []
+        self.is_paused = False
+        self._start_nsqd = start_nsqd
+        self._start_reading = start_reading
+
+    # Steps.
+
+    def publish(self) -> None:
+        bodies = numbered(len(self.published), self.chance.randrange(1, 400))
+        self.chance.choice(self.nsqds).publish(self.topic, bodies)
+        self.published.update(bodies)
+
+    def wait(self) -> None:
+        time.sleep(self.chance.random())
+
+    def stop_or_start(self) -> None:
+        if self.readings and self.readings[-1].query.isActive:
+            self.readings[-1].stop()
+        else:
+            self.start()
+
+    def start(self) -> None:
+        self.readings.append(self._start_reading(*self.nsqds, topic=self.topic, maxInFlight=300, retryDelayMax="500ms"))
+
+    def kill_receiver(self) -> None:
+        for receiver in processes("connector.receiver")[:1]:
+            receiver.kill()
+
+    def restart_nsqd(self) -> None:
+        nsqd = self.chance.choice(self.nsqds)
+        nsqd.stop()
+        nsqd.restart()
+
+    def pause(self) -> None:
+        self.is_paused = not self.is_paused
+        for nsqd in self.nsqds:
+            nsqd.post(f"/channel/{'pause' if self.is_paused else 'unpause'}?topic={self.topic}&channel=c")
+
+    def add_nsqd(self) -> None:
+        if len(self.nsqds) < 3:
+            nsqd = self._start_nsqd(*FLAGS)
+            nsqd.make_channel(self.topic, "c")
+            self.nsqds.append(nsqd)
+
+    def bodies(self) -> Counter[bytes]:
+        return sum((reading.bodies() for reading in self.readings), Counter())
+
+    def settle(self) -> None:
+        """With everything running again, all that was published has come, and nothing is left."""
+        if self.is_paused:
+            self.pause()
+        if self.readings and self.readings[-1].query.isActive:
+            self.readings[-1].stop()
+        self.start()
+
+        def all_here() -> bool:
+            self.readings[-1].check()
+            return self.bodies().keys() == self.published.keys()
+
+        wait_until(all_here, "all messages", 90)
+        for nsqd in self.nsqds:
+            wait_settled(nsqd, self.topic)
+
+
+def test_nothing_is_lost_whatever_happens(
+    start_nsqd: Callable[..., Nsqd], start_reading: Callable[..., Reading], topic: str, tmp_path: Path
+) -> None:
+    print(f"seed {SEED}, {STEPS} steps")
+    stress = Stress(random.Random(SEED), start_nsqd, start_reading, topic)
+    stress.add_nsqd()
+    steps = [
+        *([stress.publish] * 8),
+        *([stress.wait] * 8),
+        *([stress.stop_or_start] * 3),
+        *(stress.kill_receiver, stress.restart_nsqd, stress.pause, stress.add_nsqd),
+    ]
+    for number in range(STEPS):
+        step = stress.chance.choice(steps)
+        print(f"step {number}: {step.__name__}")
+        step()
+    stress.settle()
+    assert stress.bodies().keys() == stress.published.keys()

@@ -1,0 +1,241 @@
+"""Publishing over real sockets, to nsqds that follow a script."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+
+import pytest
+from scripted_nsqd import Peer, ScriptedNsqd
+
+from pyspark_nsq.connector.options import SinkOptions, parse_sink_options
+from pyspark_nsq.connector.producer import Producer, Shared
+from pyspark_nsq.connector.publishing import PublishError, Request
+from pyspark_nsq.proto import commands
+from pyspark_nsq.proto.frames import ERROR, RESPONSE, encode_frame
+
+StartPeer = Callable[..., ScriptedNsqd]
+
+
+def options(*peers: ScriptedNsqd, **texts: str) -> SinkOptions:
+    addresses = ",".join(str(peer.address) for peer in sorted(peers, key=lambda peer: peer.address))
+    return parse_sink_options({"topic": "t", "nsqdTcpAddresses": addresses, "retryDelay": "1ms"} | texts)
+
+
+def request(body: bytes = b"body") -> Request:
+    return Request("t", 1, 1, (commands.mpub("t", [body]),))
+
+
+def answer_all(peer: Peer) -> None:
+    peer.identify()
+    while True:
+        peer.read_mpub()
+        peer.answer()
+
+
+def vanish_at_first_mpub(peer: Peer) -> None:
+    peer.identify()
+    peer.read_mpub()
+
+
+def never_answer(peer: Peer) -> None:
+    peer.identify()
+    while True:
+        peer.read_mpub()
+
+
+@pytest.fixture
+def shared() -> Iterator[Shared]:
+    """What the tasks of a test have in common, and no other test has."""
+    return Shared()
+
+
+def publish(chosen: SinkOptions, shared: Shared, *requests: Request, turn: int = 0) -> Producer:
+    with Producer(chosen, turn, shared) as producer:
+        for each in requests:
+            producer.publish(each)
+        producer.finish()
+    return producer
+
+
+def test_everything_is_acknowledged(start_peer: StartPeer, shared: Shared) -> None:
+    peer = start_peer(answer_all)
+    producer = publish(options(peer, maxOutstanding="3"), shared, *(request() for _ in range(50)))
+    assert producer.books.stored == {("t", peer.address): 50}
+    assert producer.books.resent == 0
+
+
+def test_several_commands_are_outstanding(start_peer: StartPeer, shared: Shared) -> None:
+    def answer_three_at_a_time(peer: Peer) -> None:
+        peer.identify()
+        while True:
+            for _ in range(3):
+                peer.read_mpub()
+            for _ in range(3):
+                peer.answer()
+
+    peer = start_peer(answer_three_at_a_time)
+    publish(options(peer, maxOutstanding="3"), shared, *(request() for _ in range(9)))
+
+
+def test_a_heartbeat_is_answered_while_waiting(start_peer: StartPeer, shared: Shared) -> None:
+    def ask_before_answering(peer: Peer) -> None:
+        peer.identify()
+        peer.read_mpub()
+        peer.answer(b"_heartbeat_")
+        assert peer.read_line() == b"NOP"
+        peer.answer()
+        peer.read(1)
+
+    publish(options(start_peer(ask_before_answering)), shared, request())
+
+
+@pytest.mark.parametrize(
+    ("script", "texts"),
+    [
+        (vanish_at_first_mpub, {}),
+        (never_answer, {"requestTimeout": "100ms"}),
+        (lambda _: None, {}),
+        (lambda peer: peer.read(1000), {"connectTimeout": "1s"}),
+    ],
+    ids=["vanishes", "does not answer", "closes at once", "accepts only"],
+)
+def test_a_failing_nsqd_is_replaced(
+    start_peer: StartPeer, shared: Shared, script: Callable[[Peer], None], texts: dict[str, str]
+) -> None:
+    bad, good = start_peer(script), start_peer(answer_all)
+    chosen = options(bad, good, retryDelay="30s", retryDelayMax="30s", **texts)
+    turn = chosen.discovery.nsqds.index(bad.address)
+    producer = publish(chosen, shared, *(request() for _ in range(5)), turn=turn)
+    assert producer.books.stored == {("t", good.address): 5}
+    assert bad.connection_count == 1
+
+
+def test_an_nsqd_that_comes_back_is_used_again(start_peer: StartPeer, shared: Shared) -> None:
+    peer = start_peer(vanish_at_first_mpub, lambda _: None, answer_all)
+    producer = publish(options(peer), shared, request())
+    assert producer.books.stored == {("t", peer.address): 1}
+    assert producer.books.resent == 1
+    assert peer.connection_count == 3
+
+
+def test_a_refused_message_ends_the_task(start_peer: StartPeer, shared: Shared) -> None:
+    def refuse_the_second(peer: Peer) -> None:
+        peer.identify()
+        peer.read_mpub()
+        peer.read_mpub()
+        peer.answer()
+        peer.answer(b"E_BAD_MESSAGE MPUB message too big 5 > 4", ERROR)
+
+    peer = start_peer(refuse_the_second)
+    with pytest.raises(PublishError, match=f"nsqd {peer.address}: E_BAD_MESSAGE MPUB message too big 5 > 4"):
+        publish(options(peer), shared, request(), request(b"12345"))
+    assert peer.connection_count == 1
+
+
+def test_an_answer_that_nobody_asked_for(start_peer: StartPeer, shared: Shared) -> None:
+    def answer_twice(peer: Peer) -> None:
+        peer.identify()
+        peer.read_mpub()
+        peer.send(2 * encode_frame(RESPONSE, b"OK"))
+        with suppress(OSError):
+            peer.read(1000)
+
+    peer = start_peer(answer_twice, answer_all)
+    publish(options(peer), shared, request())
+    publish(options(peer), shared, request())
+    assert peer.connection_count == 2
+
+
+def test_the_quorum(start_peer: StartPeer, shared: Shared) -> None:
+    peers = [start_peer(answer_all) for _ in range(3)]
+    producer = publish(options(*peers, publishQuorum="2"), shared, request(), request())
+    assert producer.books.stored.total() == 4
+    assert len(producer.books.stored) == 2
+
+
+def test_turns_spread_over_the_nsqds(start_peer: StartPeer, shared: Shared) -> None:
+    peers = [start_peer(answer_all) for _ in range(3)]
+    used = {
+        address
+        for turn in range(3)
+        for _, address in publish(options(*peers), shared, request(), turn=turn).books.stored
+    }
+    assert used == {peer.address for peer in peers}
+
+
+def test_connections_outlive_the_task(start_peer: StartPeer, shared: Shared) -> None:
+    peer = start_peer(answer_all)
+    for _ in range(3):
+        publish(options(peer), shared, request())
+    assert peer.connection_count == 1
+    publish(options(peer, clientId="another"), shared, request())
+    assert peer.connection_count == 2
+
+
+def test_a_connection_that_died_in_the_pool_is_not_used(start_peer: StartPeer, shared: Shared) -> None:
+    closed = threading.Event()
+
+    def answer_one(peer: Peer) -> None:
+        peer.identify()
+        peer.read_mpub()
+        peer.answer()
+        peer.socket.close()
+        closed.set()
+
+    peer = start_peer(answer_one, answer_all)
+    publish(options(peer), shared, request())
+    assert closed.wait(10)
+    producer = publish(options(peer), shared, request())
+    assert producer.books.resent == 0
+    assert peer.connection_count == 2
+
+
+def test_a_heartbeat_in_the_pool_is_answered_before_the_next_use(start_peer: StartPeer, shared: Shared) -> None:
+    asked = threading.Event()
+
+    def ask_when_idle(peer: Peer) -> None:
+        peer.identify()
+        peer.read_mpub()
+        peer.answer()
+        peer.answer(b"_heartbeat_")
+        asked.set()
+        assert peer.read_line() == b"NOP"
+        peer.read_mpub()
+        peer.answer()
+        peer.read(1)
+
+    peer = start_peer(ask_when_idle)
+    publish(options(peer), shared, request())
+    assert asked.wait(10)
+    publish(options(peer), shared, request())
+    assert peer.connection_count == 1
+
+
+def test_idle_connections_are_closed(start_peer: StartPeer, shared: Shared) -> None:
+    ended = threading.Event()
+
+    def watch_the_end(peer: Peer) -> None:
+        peer.identify()
+        peer.read_mpub()
+        peer.answer()
+        assert peer.socket.recv(1) == b""
+        ended.set()
+
+    publish(options(start_peer(watch_the_end), connectionIdleTimeout="1s"), shared, request())
+    assert ended.wait(10)
+
+
+def test_after_a_failure_nothing_half_done_is_pooled(start_peer: StartPeer, shared: Shared) -> None:
+    peer = start_peer(never_answer, answer_all)
+    chosen = options(peer)
+    with Producer(chosen, 0, shared) as producer:
+        producer.publish(request())
+    publish(chosen, shared, request())
+    assert peer.connection_count == 2
+
+
+def test_nobody_is_there_for_long(start_peer: StartPeer, shared: Shared) -> None:
+    peer = start_peer(lambda _: None)
+    with pytest.raises(PublishError, match="tried 3 times .option retries.*" + str(peer.address)):
+        publish(options(peer, retries="2"), shared, request())
+    assert peer.connection_count == 3

@@ -1,0 +1,359 @@
+"""What the receiver decides, against a model of nsqd: when it finishes, touches, requeues, and what it emits."""
+
+import random
+from collections import Counter
+
+import pytest
+from model_nsqd import ModelNsqd, step
+
+from pyspark_nsq.connector.connection import Connection
+from pyspark_nsq.connector.lanes import FinishedError
+from pyspark_nsq.connector.receiver_core import ReceiverCore
+from pyspark_nsq.connector.source_state import Limits
+
+
+def limits(**changes: object) -> Limits:
+    values: dict[str, object] = {
+        "channel": "channel",
+        "in_flight_max": 100,
+        "bytes_max": 2**30,
+        "frame_size_max": 2**20,
+        "attempts_max": None,
+        "dead_letter_topic": None,
+        "retry_delay_s": 0.1,
+        "retry_delay_s_max": 10.0,
+        **changes,
+    }
+    return Limits(**values)  # type: ignore[arg-type]
+
+
+def started(nsqd: ModelNsqd, **changes: object) -> ReceiverCore:
+    """A receiver with its first connection and windows."""
+    core = ReceiverCore(limits(**changes), 0)
+    core.assign([nsqd.source])
+    run(core, nsqd, 0.0)
+    return core
+
+
+def run(core: ReceiverCore, nsqd: ModelNsqd, *times: float) -> None:
+    for now in times:
+        # Twice: what is received changes what is planned.
+        step(core, [nsqd], now)
+        step(core, [nsqd], now)
+
+
+def ids(core: ReceiverCore, first: int, end: int) -> list[bytes]:
+    return [message_id for _, part in core.read(first, end) for message_id in part.column("id").to_pylist()]
+
+
+def connection_of(nsqd: ModelNsqd) -> Connection:
+    return next(iter(nsqd.clients))
+
+
+def lose(core: ReceiverCore, nsqd: ModelNsqd, connection: Connection, now: float) -> None:
+    nsqd.cut(connection)
+    core.lost_connection(connection, now)
+
+
+def test_nothing_is_finished_before_its_batch_is_committed() -> None:
+    nsqd = ModelNsqd()
+    core = started(nsqd)
+    published = nsqd.publish(10)
+    run(core, nsqd, 1.0, 2.0)
+    assert ids(core, 0, 10) == published
+    assert not nsqd.finished
+    core.finish(4, 3.0)
+    run(core, nsqd, 3.0)
+    assert sorted(nsqd.finished) == published[:4]
+    assert ids(core, 4, 10) == published[4:]
+    core.finish(10, 4.0)
+    run(core, nsqd, 4.0)
+    assert nsqd.finished == Counter(published)
+    assert core.lane.size == 0
+
+
+def test_a_range_reads_the_same_until_it_is_finished() -> None:
+    nsqd = ModelNsqd(rdy_max=100)
+    core = started(nsqd)
+    expected: list[bytes] = []
+    for now in range(1, 6):
+        expected += nsqd.publish(7)
+        run(core, nsqd, float(now))
+    once = core.read(3, 33)
+    assert ids(core, 3, 33) == expected[3:33]
+    core.finish(3, 6.0)
+    again = core.read(3, 33)
+    assert [part.to_pydict() for _, part in again] == [part.to_pydict() for _, part in once]
+    with pytest.raises(FinishedError):
+        core.read(2, 33)
+    with pytest.raises(ValueError, match="not within"):
+        core.read(3, 36)
+
+
+def test_a_slow_batch_is_touched_until_nsqd_gives_it_up_and_then_joined() -> None:
+    nsqd = ModelNsqd(timeout_s=60, timeout_s_max=300)
+    core = started(nsqd)
+    published = nsqd.publish(5)
+    run(core, nsqd, *(float(now) for now in range(1, 290, 5)))
+    # Only TOUCH kept them for five minutes.
+    assert not nsqd.errors
+    assert nsqd.in_flight() == 5
+    run(core, nsqd, *(float(now) for now in range(290, 400, 5)))
+    state = core.sources[nsqd.source]
+    assert state.counts.redelivered == 5
+    assert ids(core, 0, core.lane.end) == published
+    core.finish(5, 400.0)
+    run(core, nsqd, 400.0)
+    assert nsqd.finished == Counter(published)
+    assert state.connections[0].in_flight == 0
+
+
+def test_a_long_silence_of_the_receiver_emits_nothing_twice() -> None:
+    nsqd = ModelNsqd(timeout_s=60)
+    core = started(nsqd)
+    published = nsqd.publish(5)
+    run(core, nsqd, 1.0)
+    nsqd.expire(100.0)
+    # nsqd sends them again before the receiver has had a moment to touch them.
+    core.tick(100.0)
+    nsqd.deliver(core, 100.0)
+    run(core, nsqd, 100.0)
+    assert ids(core, 0, core.lane.end) == published
+    core.finish(5, 101.0)
+    run(core, nsqd, 101.0)
+    assert nsqd.finished == Counter(published)
+
+
+def test_what_a_broken_connection_left_is_joined_when_it_comes_again() -> None:
+    nsqd = ModelNsqd(timeout_s=60)
+    core = started(nsqd)
+    published = nsqd.publish(6)
+    run(core, nsqd, 1.0)
+    lose(core, nsqd, connection_of(nsqd), 2.0)
+    run(core, nsqd, 3.0)
+    # It can still be read, and a part is committed before nsqd delivers it again.
+    assert ids(core, 0, 6) == published
+    core.finish(2, 4.0)
+    run(core, nsqd, 70.0)
+    state = core.sources[nsqd.source]
+    assert core.lane.end == 6
+    assert state.counts.redelivered == 6
+    assert sorted(nsqd.finished) == published[:2]
+    core.finish(6, 71.0)
+    run(core, nsqd, 71.0)
+    assert nsqd.finished == Counter(published)
+    assert nsqd.in_flight() == 0
+
+
+def test_a_fin_that_nsqd_never_read_is_given_again() -> None:
+    nsqd = ModelNsqd(timeout_s=60)
+    core = started(nsqd)
+    published = nsqd.publish(6)
+    run(core, nsqd, 1.0)
+    core.finish(6, 2.0)
+    # The FINs are written, the connection breaks before nsqd reads them.
+    lose(core, nsqd, connection_of(nsqd), 2.0)
+    run(core, nsqd, 3.0, 70.0)
+    assert core.lane.end == 6
+    assert nsqd.finished == Counter(published)
+
+
+def test_a_fin_that_came_too_late_is_given_again() -> None:
+    nsqd = ModelNsqd(timeout_s=60)
+    core = started(nsqd)
+    published = nsqd.publish(3)
+    run(core, nsqd, 1.0)
+    # nsqd's clock and the receiver's differ: it has given them up unseen.
+    nsqd.expire(62.0)
+    core.finish(3, 2.0)
+    run(core, nsqd, 3.0, 4.0)
+    assert nsqd.errors == [b"FIN"] * 3
+    assert nsqd.finished == Counter(published)
+    assert core.lane.end == 3
+
+
+def test_a_stop_gives_everything_back_at_once_and_in_order() -> None:
+    nsqd = ModelNsqd(rdy_max=100)
+    core = started(nsqd)
+    published = nsqd.publish(20)
+    run(core, nsqd, 1.0)
+    core.finish(5, 2.0)
+    core.stop(2.0)
+    nsqd.obey(2.0)
+    nsqd.deliver(core, 2.0)
+    assert sorted(nsqd.finished) == published[:5]
+    assert nsqd.requeued == published[5:]
+    assert all(connection.closed_by_nsqd for connection in nsqd.clients)
+    assert nsqd.in_flight() == 0
+
+
+def test_what_is_on_its_way_at_a_stop_is_given_back_too() -> None:
+    nsqd = ModelNsqd()
+    core = started(nsqd)
+    published = nsqd.publish(3)
+    core.stop(2.0)
+    # Sent before nsqd reads RDY 0 and CLS.
+    nsqd.deliver(core, 2.0)
+    core.requeue()
+    nsqd.obey(2.0)
+    assert nsqd.requeued == published
+
+
+def test_in_flight_never_exceeds_the_budget_and_busy_sources_get_more() -> None:
+    busy, idle = ModelNsqd(port=1, rdy_max=25), ModelNsqd(port=2, rdy_max=25)
+    core = ReceiverCore(limits(in_flight_max=80), 0)
+    core.assign([busy.source, idle.source])
+    busy.publish(5000)
+    most = 0
+    for tick in range(1, 200):
+        now = tick * 0.25
+        step(core, [busy, idle], now)
+        for nsqd in (busy, idle):
+            assert all(len(client.in_flight) <= client.rdy_given for client in nsqd.clients.values())
+        assert busy.in_flight() + idle.in_flight() <= 80
+        most = max(most, busy.in_flight())
+        if tick % 8 == 0:
+            core.finish(core.lane.end, now)
+    # Of 80 the idle source keeps a quarter of its half.
+    assert most == 70
+    assert len(core.sources[busy.source].connections) == 3
+    assert sum(client.rdy for client in idle.clients.values()) == 10
+    idle_published = idle.publish(30)
+    for tick in range(200, 240):
+        step(core, [busy, idle], tick * 0.25)
+        core.finish(core.lane.end, tick * 0.25)
+    idle.obey(60.0)
+    assert idle.finished == Counter(idle_published)
+
+
+def test_rdy_takes_turns_where_sources_outnumber_the_budget() -> None:
+    nsqds = [ModelNsqd(port=port) for port in range(1, 8)]
+    core = ReceiverCore(limits(in_flight_max=2), 0)
+    core.assign([nsqd.source for nsqd in nsqds])
+    published = [message_id for nsqd in nsqds for message_id in nsqd.publish(2)]
+    for tick in range(400):
+        step(core, nsqds, tick * 0.25)
+        assert sum(each.in_flight() for each in nsqds) <= 2
+        core.finish(core.lane.end, tick * 0.25)
+    assert sum((nsqd.finished for nsqd in nsqds), Counter()) == Counter(published)
+
+
+def test_receiving_pauses_at_the_limit_of_bytes_and_goes_on() -> None:
+    nsqd = ModelNsqd(rdy_max=10)
+    core = started(nsqd, bytes_max=10_000, in_flight_max=10)
+    published = nsqd.publish(40)
+    for tick in range(1, 100):
+        run(core, nsqd, tick * 0.25)
+        if core.lane.size >= 10_000:
+            assert all(client.rdy == 0 for client in nsqd.clients.values())
+        if tick % 10 == 0:
+            core.finish(core.lane.end, tick * 0.25)
+    run(core, nsqd, 100.0)
+    core.finish(core.lane.end, 100.0)
+    run(core, nsqd, 101.0)
+    assert nsqd.finished == Counter(published)
+
+
+def test_poison_goes_to_the_dead_letter_topic_and_is_finished_when_it_is_there() -> None:
+    nsqd = ModelNsqd()
+    core = started(nsqd, attempts_max=2, dead_letter_topic="graveyard")
+    published = nsqd.publish(2)
+    nsqd.queue[0].attempts = 2
+    nsqd.expire(1.0)
+    core.tick(1.0)
+    nsqd.deliver(core, 1.0)
+    assert not nsqd.finished
+    run(core, nsqd, 2.0)
+    assert nsqd.published == [("graveyard", b"body of " + published[0])]
+    assert nsqd.finished == Counter(published[:1])
+    assert ids(core, 0, core.lane.end) == published[1:]
+    assert core.sources[nsqd.source].counts.dead_lettered == 1
+
+
+def test_poison_is_dropped_and_counted_without_such_a_topic() -> None:
+    nsqd = ModelNsqd()
+    core = started(nsqd, attempts_max=2)
+    published = nsqd.publish(2)
+    nsqd.queue[0].attempts = 2
+    run(core, nsqd, 1.0)
+    assert ids(core, 0, core.lane.end) == published[1:]
+    assert nsqd.finished == Counter(published[:1])
+    assert core.sources[nsqd.source].counts.dropped == 1
+
+
+def test_a_source_that_is_gone_is_not_connected_again() -> None:
+    nsqd = ModelNsqd()
+    core = started(nsqd)
+    core.assign([])
+    run(core, nsqd, 1.0)
+    assert len(nsqd.clients) == 1
+    lose(core, nsqd, connection_of(nsqd), 2.0)
+    run(core, nsqd, 3.0, 100.0)
+    assert not nsqd.clients
+    assert not core.sources
+
+
+def test_failures_are_tried_again_ever_later() -> None:
+    nsqd = ModelNsqd()
+    core = ReceiverCore(limits(), 0)
+    core.assign([nsqd.source])
+    times = []
+    for tick in range(4000):
+        now = tick * 0.01
+        for source in core.to_connect(now):
+            times.append(now)
+            core.connect_failed(source, now)
+    gaps = [later - earlier for earlier, later in zip(times, times[1:], strict=False)]
+    assert gaps == sorted(gaps)
+    assert gaps[0] == pytest.approx(0.1, abs=0.02)
+    assert gaps[-1] == pytest.approx(10.0, abs=0.02)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_whatever_happens_nothing_is_lost_and_little_comes_twice(seed: int) -> None:
+    """Random publishing, batches, broken connections, crashes and long pauses; then every message is accounted for."""
+    chance = random.Random(seed)
+    nsqd = ModelNsqd(rdy_max=20, timeout_s=10, timeout_s_max=40)
+    core = started(nsqd, in_flight_max=50)
+    published: list[bytes] = []
+    emitted: Counter[bytes] = Counter()
+    now = 0.0
+    batch_end = position = 0
+    for _ in range(400):
+        now += chance.choice([0.1, 0.1, 0.1, 0.5, 3.0, 12.0 if chance.random() < 0.1 else 0.2])
+        match chance.randrange(8):
+            case 0 | 1:
+                published += nsqd.publish(chance.randrange(1, 30))
+            case 2 if nsqd.clients:
+                lose(core, nsqd, chance.choice(list(nsqd.clients)), now)
+            case 3 if chance.random() < 0.2:
+                for connection in list(nsqd.clients):
+                    core.lost_connection(connection, now)
+                nsqd.crash()
+            case 4 | 5:
+                # A batch: planned, read (twice, the same), committed.
+                batch_end = core.lane.end
+                rows = ids(core, position, batch_end)
+                assert rows == ids(core, position, batch_end)
+                emitted.update(rows)
+                assert not set(nsqd.finished) - set(emitted), "finished before its batch was committed"
+                core.finish(batch_end, now)
+                # What is finished is sent in the same round.
+                nsqd.obey(now)
+                position = batch_end
+        step(core, [nsqd], now)
+        assert nsqd.in_flight() <= 50
+    for _ in range(300):
+        now += 0.5
+        step(core, [nsqd], now)
+        emitted.update(ids(core, position, core.lane.end))
+        position = core.lane.end
+        core.finish(position, now)
+    step(core, [nsqd], now)
+    assert set(emitted) == set(published)
+    assert set(nsqd.finished) == set(published)
+    assert not nsqd.queue
+    assert not nsqd.in_flight()
+    assert not nsqd.orphans
+    assert max(emitted.values(), default=1) == 1, "a redelivery was emitted again"
+    assert sum(connection.in_flight for connection in core.sources[nsqd.source].connections) == 0

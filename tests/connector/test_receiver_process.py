@@ -1,0 +1,109 @@
+"""The receiver as a process: who may ask it, and how it ends."""
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import grpc
+import pytest
+
+from pyspark_nsq.connector.offsets import first_position
+from pyspark_nsq.connector.receiver import Setup
+from pyspark_nsq.connector.rows import RangePartition, ReadError, fetch
+from pyspark_nsq.connector.settings import ConnectionSettings
+from pyspark_nsq.connector.source_state import Limits
+from pyspark_nsq.proto import receiver_pb2 as pb
+from pyspark_nsq.proto import receiver_pb2_grpc
+
+TOKEN = "a token that nobody sees"
+LIMITS = Limits("channel", 100, 2**20, 2**20, None, None, 0.1, 1.0)
+SETUP = Setup("127.0.0.1", 0, TOKEN, first_position(1), LIMITS, ConnectionSettings(), 0.5)
+
+
+@pytest.fixture
+def receiver() -> Iterator["subprocess.Popen[bytes]"]:
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-m", "pyspark_nsq.connector.receiver"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def started(process: "subprocess.Popen[bytes]", setup: Setup = SETUP) -> str:
+    """The address at which it serves."""
+    assert process.stdin
+    assert process.stdout
+    pickle.dump(setup, process.stdin)
+    process.stdin.flush()
+    return f"127.0.0.1:{int(process.stdout.readline())}"
+
+
+def code(address: str, token: str | None, first: int, end: int) -> grpc.StatusCode:
+    """With what a read fails."""
+    metadata = [] if token is None else [("authorization", token)]
+    with grpc.insecure_channel(address) as channel:
+        stub = receiver_pb2_grpc.ReceiverStub(channel)  # type: ignore[no-untyped-call]
+        with pytest.raises(grpc.RpcError) as caught:
+            list(stub.Read(pb.ReadRequest(first=first, end=end), metadata=metadata))
+    found: grpc.StatusCode = caught.value.code()
+    return found
+
+
+def test_only_the_token_opens_it(receiver: "subprocess.Popen[bytes]") -> None:
+    address = started(receiver)
+    first = first_position(1)
+    for wrong in (None, "", "another", TOKEN + "x"):
+        assert code(address, wrong, first, first + 1) is grpc.StatusCode.UNAUTHENTICATED
+    assert code(address, TOKEN, first, first + 1) is grpc.StatusCode.OUT_OF_RANGE
+
+
+def test_a_range_of_the_receiver_before_is_lost_and_nothing_else_is(receiver: "subprocess.Popen[bytes]") -> None:
+    address = started(receiver)
+    assert not fetch(RangePartition(address, TOKEN, 5, 9), ["body"])
+    with pytest.raises(ReadError, match="UNAUTHENTICATED"):
+        fetch(RangePartition(address, "another", 5, 9), ["body"])
+    with pytest.raises(ReadError, match="OUT_OF_RANGE"):
+        fetch(RangePartition(address, TOKEN, first_position(1), first_position(1) + 9), ["body"])
+
+
+def test_the_token_is_in_neither_arguments_nor_environment(receiver: "subprocess.Popen[bytes]") -> None:
+    started(receiver)
+    for name in ("cmdline", "environ"):
+        with open(f"/proc/{receiver.pid}/{name}", "rb") as file:
+            assert TOKEN.encode() not in file.read()
+    assert TOKEN not in repr(SETUP)
+
+
+def test_the_end_of_its_standard_input_ends_it(receiver: "subprocess.Popen[bytes]") -> None:
+    started(receiver)
+    assert receiver.stdin
+    receiver.stdin.close()
+    assert receiver.wait(20) == 0
+
+
+def test_a_termination_ends_it_and_an_interrupt_does_not(receiver: "subprocess.Popen[bytes]") -> None:
+    started(receiver)
+    os.kill(receiver.pid, signal.SIGINT)
+    with pytest.raises(subprocess.TimeoutExpired):
+        receiver.wait(0.5)
+    receiver.terminate()
+    assert receiver.wait(20) == 0
+
+
+def test_a_successor_gets_the_same_port(receiver: "subprocess.Popen[bytes]") -> None:
+    address = started(receiver)
+    receiver.kill()
+    receiver.wait()
+    successor = subprocess.Popen(
+        [sys.executable, "-P", "-m", "pyspark_nsq.connector.receiver"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    try:
+        port = int(address.rpartition(":")[2])
+        assert started(successor, Setup(*("127.0.0.1", port), *(TOKEN, 0, LIMITS, ConnectionSettings(), 0.5))) == address
+    finally:
+        successor.kill()
+        successor.communicate()
