@@ -130,7 +130,8 @@ def installed(request: pytest.FixtureRequest) -> Environment:
 
 def code(root: Path) -> set[str]:
     """The package's files as an installed package names them."""
-    files = {"pyspark_nsq/__init__.py", "pyspark_nsq/py.typed"}
+    package = root / "src" / "pyspark_nsq"
+    files = {f"pyspark_nsq/{path.relative_to(package)}" for path in package.rglob("*.py")} | {"pyspark_nsq/py.typed"}
     for room in ROOMS:
         files |= {f"pyspark_nsq/{path.relative_to(root)}" for path in (root / room).rglob("*.py*")}
     return {name for name in files if not name.endswith(".pyc")}
@@ -149,7 +150,8 @@ def test_the_wheel_holds_the_code_and_nothing_else(root: Path, wheel: Path) -> N
 def test_the_sdist_holds_code_tests_and_licence(root: Path, sdist: Path) -> None:
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    assert {name.removeprefix("pyspark_nsq/") for name in code(root)} - {"__init__.py", "py.typed"} <= names
+    rooms = {name.removeprefix("pyspark_nsq/") for name in code(root)}
+    assert {name if name.startswith(ROOMS) else f"src/pyspark_nsq/{name}" for name in rooms} <= names
     assert {"LICENSE", "README.md", "pyproject.toml", "src/pyspark_nsq/__init__.py", "tests/test_packaging.py"} <= names
 
 
@@ -253,6 +255,24 @@ def test_the_connector_needs_no_gevent(from_wheel: Environment) -> None:
     loaded = from_wheel.answer(script)
     assert isinstance(loaded, list)
     assert {"pyspark_nsq.connector.source", "pyspark_nsq.proto.frames"} <= set(loaded)
+
+
+def test_the_nsq_command_needs_neither_half(from_wheel: Environment) -> None:
+    """But for the live table, which needs rich, and for ``local_nsq``, which starts the broker as another process."""
+    absent = {*SPARK_SIDE, *BROKER_SIDE, "rich"}
+    script = BLOCK.format(names=absent) + IMPORT_ALL.format(rooms=["cli"]) + "import pyspark_nsq.testing"
+    assert from_wheel.answer(script)
+    command = [from_wheel.folder / "bin" / "nsq", "--version"]
+    ran = subprocess.run(command, env=from_wheel.variables, capture_output=True, text=True, check=True)
+    assert ran.stdout.startswith("nsq ")
+
+
+def test_pytest_is_told_of_the_fixtures(from_wheel: Environment) -> None:
+    script = """
+import importlib.metadata, json
+print(json.dumps([entry.value for entry in importlib.metadata.entry_points(group="pytest11", name="pyspark_nsq")]))
+"""
+    assert from_wheel.answer(script) == ["pyspark_nsq.pytest_plugin"]
 
 
 def test_each_extra_asks_for_its_own_half_only(from_wheel: Environment) -> None:

@@ -1,4 +1,4 @@
-"""The engine against a plain dict: random publishing, delivering, answering, waiting, crashing; compared at each step."""
+"""The engine against a plain dict: random publishing, delivering, answering, waiting, crashing."""
 
 from dataclasses import dataclass, field
 
@@ -99,7 +99,7 @@ class EngineMachine(RuleBasedStateMachine):
 
     @rule(counts=st.lists(st.integers(1, 6), min_size=1, max_size=3), defer=st.sampled_from([0, 0, 0, 5, 40]))
     def publish(self, counts: list[int], defer: int) -> None:
-        numbers = []
+        numbers: list[int] = []
         for count in counts:
             bodies = [b"%d " % (self.published + at) + BODY_PAD[: self.published % 20] for at in range(count)]
             ticket = self.topic.publish(bodies, self.now, defer * STEP)
@@ -282,7 +282,7 @@ class EngineMachine(RuleBasedStateMachine):
         found = self.pick_answered(data)
         if found is None:
             return
-        name, number, answered = found
+        name, _number, answered = found
         stranger = Consumer()
         failures = self.channel(name).finish(stranger, self.ids_of(answered), self.now)
         assert failures == [(self.ids[at], "client does not own message") for at in answered]

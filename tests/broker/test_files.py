@@ -49,9 +49,7 @@ def test_writes_land_where_they_should_however_many_buffers(files: Files, tmp_pa
     files.close(handle)
 
 
-def test_a_short_write_goes_on_until_it_is_whole(
-    files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_short_write_goes_on_until_it_is_whole(files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     handle = files.open(str(tmp_path / "f"), create=True)
     whole = os.pwrite
     monkeypatch.setattr(os, "pwritev", lambda fd, buffers, offset: whole(fd, b"".join(buffers)[:3], offset))

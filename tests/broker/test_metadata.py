@@ -54,7 +54,9 @@ def test_missing_keys_are_zero() -> None:
 
 
 def test_invalid_names_are_skipped_with_a_warning() -> None:
-    topics, warnings = loaded(json.dumps({"topics": [{"name": "a b"}, {"name": "ok", "channels": [{"name": "!"}]}, {}]}))
+    topics, warnings = loaded(
+        json.dumps({"topics": [{"name": "a b"}, {"name": "ok", "channels": [{"name": "!"}]}, {}]})
+    )
     assert topics == {"ok": TopicMetadata()}
     assert warnings == [
         "skipping creation of invalid topic a b",
@@ -65,8 +67,18 @@ def test_invalid_names_are_skipped_with_a_warning() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "{", "[]", '"text"', '{"topics":{}}', '{"topics":[1]}', '{"topics":[{"name":1}]}', "[" * 100_000]
-    + ['{"topics":[{"name":"t","paused":1}]}', '{"topics":[{"name":"t","channels":[[]]}]}'],
+    [
+        "",
+        "{",
+        "[]",
+        '"text"',
+        '{"topics":{}}',
+        '{"topics":[1]}',
+        '{"topics":[{"name":1}]}',
+        "[" * 100_000,
+        '{"topics":[{"name":"t","paused":1}]}',
+        '{"topics":[{"name":"t","channels":[[]]}]}',
+    ],
 )
 def test_what_cannot_be_understood_is_an_error_that_names_the_file(text: str) -> None:
     with pytest.raises(MetadataError, match=r"failed to parse metadata in data/nsqd\.dat - "):

@@ -10,7 +10,9 @@ from pyspark_nsq.connector.settings import Address
 SOURCE = Source("topic", Address("127.0.0.1", 4150))
 
 
-def stats(depth: int = 0, in_flight: int = 0, at_clients: int = 0, deferred: int = 0, topic_depth: int = 0) -> TopicStats:
+def stats(
+    depth: int = 0, in_flight: int = 0, at_clients: int = 0, deferred: int = 0, topic_depth: int = 0
+) -> TopicStats:
     return TopicStats(topic_depth, ChannelStats(depth, in_flight, deferred, at_clients, 1, False))
 
 

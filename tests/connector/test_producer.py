@@ -11,6 +11,7 @@ from pyspark_nsq.connector.options import SinkOptions, parse_sink_options
 from pyspark_nsq.connector.producer import Producer, Shared
 from pyspark_nsq.connector.publishing import PublishError, Request
 from pyspark_nsq.proto import commands
+from pyspark_nsq.proto.compression import SnappyCompressor
 from pyspark_nsq.proto.frames import ERROR, RESPONSE, encode_frame
 
 StartPeer = Callable[..., ScriptedNsqd]
@@ -144,6 +145,20 @@ def test_an_answer_that_nobody_asked_for(start_peer: StartPeer, shared: Shared) 
     publish(options(peer), shared, request())
     publish(options(peer), shared, request())
     assert peer.connection_count == 2
+
+
+def test_a_corrupt_stream_is_a_broken_connection(start_peer: StartPeer, shared: Shared) -> None:
+    def corrupt(peer: Peer) -> None:
+        peer.identify(snappy=True)
+        compressor = SnappyCompressor()
+        peer.send(compressor.compress(encode_frame(RESPONSE, b"OK")))
+        peer.read(1)
+        # Behind a good piece, so that it is found where nobody reads from the socket.
+        peer.send(compressor.compress(encode_frame(RESPONSE, b"_heartbeat_")) + b"\x00\x06\x00\x00garbage")
+        peer.socket.recv(1000)
+
+    with pytest.raises(PublishError, match="corrupt snappy stream"):
+        publish(options(start_peer(corrupt), snappy="true", retries="0"), shared, request())
 
 
 def test_the_quorum(start_peer: StartPeer, shared: Shared) -> None:

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 
 import grpc
 import pytest
@@ -18,6 +19,7 @@ from pyspark_nsq.connector.source_state import Limits
 from pyspark_nsq.proto import receiver_pb2 as pb
 from pyspark_nsq.proto import receiver_pb2_grpc
 
+COMMAND = [sys.executable, "-P", "-m", "pyspark_nsq.connector.receiver"]
 TOKEN = "a token that nobody sees"
 LIMITS = Limits("channel", 100, 2**20, 2**20, None, None, 0.1, 1.0)
 SETUP = Setup("127.0.0.1", 0, TOKEN, first_position(1), LIMITS, ConnectionSettings(), 0.5)
@@ -25,12 +27,10 @@ SETUP = Setup("127.0.0.1", 0, TOKEN, first_position(1), LIMITS, ConnectionSettin
 
 @pytest.fixture
 def receiver() -> Iterator["subprocess.Popen[bytes]"]:
-    process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "pyspark_nsq.connector.receiver"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
-    yield process
-    process.kill()
-    process.communicate()
+    process = subprocess.Popen(COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    with process:
+        yield process
+        process.kill()
 
 
 def started(process: "subprocess.Popen[bytes]", setup: Setup = SETUP) -> str:
@@ -98,12 +98,7 @@ def test_a_successor_gets_the_same_port(receiver: "subprocess.Popen[bytes]") -> 
     address = started(receiver)
     receiver.kill()
     receiver.wait()
-    successor = subprocess.Popen(
-        [sys.executable, "-P", "-m", "pyspark_nsq.connector.receiver"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
-    try:
-        port = int(address.rpartition(":")[2])
-        assert started(successor, Setup(*("127.0.0.1", port), *(TOKEN, 0, LIMITS, ConnectionSettings(), 0.5))) == address
-    finally:
+    setup = replace(SETUP, port=int(address.rpartition(":")[2]))
+    with subprocess.Popen(COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as successor:
+        assert started(successor, setup) == address
         successor.kill()
-        successor.communicate()

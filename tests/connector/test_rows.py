@@ -6,7 +6,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType
+from pyspark.sql.types import (
+    BinaryType,
+    IntegerType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
 
 from pyspark_nsq.connector.errors import OptionError
 from pyspark_nsq.connector.rows import BodyError, RangePartition, row_batch
@@ -16,7 +24,20 @@ from pyspark_nsq.proto.columns import decode_frames
 from pyspark_nsq.proto.frames import encode_message
 
 TIME_NS = 1_700_000_000_123_456_789
+TYPES = {
+    "BINARY": BinaryType(),
+    "INT": IntegerType(),
+    "STRING": StringType(),
+    "TIMESTAMP": TimestampType(),
+    "TIMESTAMP_NTZ": TimestampNTZType(),
+}
 COLUMNS = ("body", "id", "timestamp", "attempts")
+
+
+def struct_of(text: str) -> StructType:
+    """What Spark makes of such a text, without Spark."""
+    fields = [field.split(maxsplit=2) for field in text.split(", ")]
+    return StructType([StructField(name, TYPES[kind], not rest) for name, kind, *rest in fields])
 
 
 def piece(columns: list[str], *bodies: bytes, message_id: bytes = b"0123456789abcdef") -> pb.Rows:
@@ -29,8 +50,10 @@ def piece(columns: list[str], *bodies: bytes, message_id: bytes = b"0123456789ab
     return rows
 
 
-def rows(schema: str, *bodies: bytes, invalid_utf8: str = "fail", message_id: bytes = b"0123456789abcdef") -> pa.RecordBatch:
-    struct = StructType.fromDDL(schema)
+def rows(
+    schema: str, *bodies: bytes, invalid_utf8: str = "fail", message_id: bytes = b"0123456789abcdef"
+) -> pa.RecordBatch:
+    struct = struct_of(schema)
     columns = [name for name in COLUMNS if name in struct.names]
     sent = piece(columns, *bodies, message_id=message_id)
     batch = row_batch(sent, columns, struct, to_arrow_schema(struct, timezone="UTC"), invalid_utf8)  # type: ignore[arg-type]
@@ -73,8 +96,10 @@ def test_an_id_that_is_no_text_does_not_stop_the_stream() -> None:
 def test_many_ids_share_memory() -> None:
     count = 1000
     frames = b"".join(encode_message(1, 1, b"%016d" % number, b"x") for number in range(count))
-    sent = pb.Rows(message_count=count, columns=decode_frames(frames, 2**20).messages.select(["id"]).serialize().to_pybytes())
-    struct = StructType.fromDDL("id STRING")
+    sent = pb.Rows(
+        message_count=count, columns=decode_frames(frames, 2**20).messages.select(["id"]).serialize().to_pybytes()
+    )
+    struct = struct_of("id STRING")
     batch = row_batch(sent, ["id"], struct, to_arrow_schema(struct, timezone="UTC"), "fail")
     assert batch.column("id").to_pylist() == [f"{number:016d}" for number in np.arange(count)]
 
@@ -90,7 +115,7 @@ def test_many_ids_share_memory() -> None:
 )
 def test_a_schema_that_cannot_be_served_is_refused(schema: str, error: str) -> None:
     with pytest.raises(OptionError, match=error):
-        check_schema(StructType.fromDDL(schema))
+        check_schema(struct_of(schema))
 
 
 def test_the_default_schema_is_accepted() -> None:

@@ -1,0 +1,60 @@
+# nsqd and nsqlookupd without Spark. docs/broker.md tells how to run it.
+#
+#   docker build -t pyspark-nsq .
+#   docker run -p 4150:4150 -p 4151:4151 -v nsq-data:/data pyspark-nsq nsqd
+#   docker build -t pyspark-nsq-notebooks --target notebooks .
+ARG BASE_IMAGE=python:3.11-slim
+
+FROM ${BASE_IMAGE} AS build
+WORKDIR /build
+RUN python3 -m venv /opt/nsq
+# Dependencies first: they change less often than the code.
+COPY constraints.txt ./
+RUN /opt/nsq/bin/python -m pip install --no-cache-dir --disable-pip-version-check -q \
+        $(grep -E '^(numpy|cramjam|gevent|greenlet|zope\.event|zope\.interface)==' constraints.txt)
+COPY pyproject.toml README.md LICENSE ./
+COPY src src
+COPY broker broker
+COPY connector connector
+COPY proto proto
+RUN /opt/nsq/bin/python -m pip install --no-cache-dir --disable-pip-version-check -q -c constraints.txt '.[broker]' \
+    && /opt/nsq/bin/python -m pip uninstall -q -y pip setuptools \
+    # Tests, headers and sources for C compilers: half of the size.
+    && find /opt/nsq -type d \( -name tests -o -name testing -o -name f2py -o -name include \) \
+        -path '*/site-packages/[gn]*' -prune -exec rm -rf {} + \
+    && find /opt/nsq -name '*.py[xcd]' -not -name '*.pyc' -delete
+
+FROM ${BASE_IMAGE} AS notebooks
+RUN apt-get update -q \
+    && apt-get install -y -q --no-install-recommends openjdk-17-jre-headless procps \
+    && rm -rf /var/lib/apt/lists/*
+RUN useradd --uid 10001 --create-home nsq && python3 -m venv /opt/nsq
+WORKDIR /build
+COPY pyproject.toml constraints.txt README.md LICENSE ./
+COPY src src
+COPY broker broker
+COPY connector connector
+COPY proto proto
+# A pip as old as Debian's cannot do with constraints what this needs.
+RUN /opt/nsq/bin/python -m pip install --no-cache-dir --disable-pip-version-check -q $(grep '^pip==' constraints.txt) \
+    && /opt/nsq/bin/python -m pip install --no-cache-dir -q -c constraints.txt '.[notebook]'
+WORKDIR /home/nsq/notebooks
+COPY --chown=10001 notebooks ./
+USER 10001
+ENV PATH=/opt/nsq/bin:$PATH PYSPARK_PYTHON=/opt/nsq/bin/python
+EXPOSE 8888
+CMD ["jupyter", "lab", "--no-browser", "--ip=0.0.0.0"]
+
+FROM ${BASE_IMAGE} AS broker
+RUN useradd --uid 10001 --no-create-home --shell /usr/sbin/nologin nsq && install -d -o 10001 -g 10001 /data
+COPY --from=build /opt/nsq /opt/nsq
+USER 10001
+ENV PATH=/opt/nsq/bin:$PATH PYTHONDONTWRITEBYTECODE=1
+WORKDIR /data
+VOLUME /data
+# nsqd: TCP, HTTP, HTTPS. nsqlookupd: TCP, HTTP.
+EXPOSE 4150 4151 4152 4160 4161
+STOPSIGNAL SIGTERM
+HEALTHCHECK --interval=10s --timeout=6s --start-period=20s --retries=3 CMD ["python", "-m", "pyspark_nsq.container", "health"]
+ENTRYPOINT ["python", "-m", "pyspark_nsq.container"]
+CMD ["nsqd"]

@@ -1,0 +1,123 @@
+"""What the container image starts: a daemon whose flags may also come from the environment, and its health check.
+
+``NSQD_MEM_QUEUE_SIZE=100`` is ``--mem-queue-size=100`` of nsqd, and ``NSQLOOKUPD_…`` the same for nsqlookupd. A flag
+that may be repeated takes several values with commas between them. What the command line says wins.
+"""
+
+import http.client
+import os
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+DATA_PATH: Final = "/data"
+_HEALTH_TIMEOUT_S: Final = 5.0
+# What Kubernetes adds to the environment where a service is named nsqd or nsqlookupd.
+_OF_KUBERNETES: Final = re.compile(r"(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT|PORT_[0-9]+_(TCP|UDP)(_.*)?)")
+_EVERYWHERE: Final = ("", "0.0.0.0", "[::]")  # noqa: S104 (where others listen)
+_PORTS: Final = {"nsqd": 4151, "nsqlookupd": 4161}
+
+
+def flags_from(environment: Mapping[str, str], program: str, names: Mapping[str, bool]) -> list[str]:
+    """Flags for the program. ``names`` are the flags it has, and whether each may be repeated.
+
+    ``ValueError`` for a variable that stands for no flag: it is misspelt, and would be missed later.
+    """
+    prefix = f"{program.upper()}_"
+    flags = []
+    for variable, text in sorted(environment.items()):
+        if not variable.startswith(prefix) or _OF_KUBERNETES.fullmatch(variable[len(prefix) :]):
+            continue
+        name = variable[len(prefix) :].lower().replace("_", "-")
+        if name not in names:
+            raise ValueError(f"{variable} stands for --{name}, a flag that {program} does not have")
+        flags += [f"--{name}={part}" for part in (text.split(",") if names[name] else [text]) if part]
+    return flags
+
+
+def flags_of(program: str) -> dict[str, bool]:
+    """The flags that a daemon has, and whether each may be repeated."""
+    from pyspark_nsq.broker.flag_kinds import STRINGS
+
+    return {"config": False} | {flag.name: flag.kind is STRINGS for flag in _declared(program)}
+
+
+def _declared(program: str) -> Iterable[Any]:
+    import dataclasses
+
+    from pyspark_nsq.broker.lookupd_options import LookupdOptions
+    from pyspark_nsq.broker.nsqd_options import NsqdOptions
+
+    options: Any = NsqdOptions if program == "nsqd" else LookupdOptions
+    return [field.metadata["flag"] for field in dataclasses.fields(options) if "flag" in field.metadata]
+
+
+def start(arguments: Sequence[str]) -> NoReturn:
+    """Become the daemon, or whatever else the command is, so that signals reach it."""
+    program, *rest = arguments or ["nsqd"]
+    if program.startswith("-"):
+        program, rest = "nsqd", list(arguments)
+    if program in _PORTS:
+        try:
+            flags = flags_from(os.environ, program, flags_of(program))
+        except ValueError as error:
+            sys.exit(f"{program}: {error}")
+        has_data_path = any(re.match(r"--?data-path($|=)", flag) for flag in (*flags, *rest))
+        data = [] if program != "nsqd" or has_data_path else [f"--data-path={DATA_PATH}"]
+        rest = [*data, *flags, *rest]
+    os.execvp(program, [program, *rest])  # noqa: S606 (there is no shell to be afraid of)
+
+
+def is_healthy(command_lines: Iterable[Sequence[str]]) -> bool:
+    """Whether the daemon among these processes answers ``/ping``, and well."""
+    for command_line in command_lines:
+        # The interpreter, the script, its flags.
+        for word, program in ((word, Path(word).name) for word in command_line[:2]):
+            if program in _PORTS:
+                return _answers(*_http_address(command_line[command_line.index(word) + 1 :], _PORTS[program]))
+    return False
+
+
+def _http_address(flags: Sequence[str], port: int) -> tuple[str, int]:
+    found = "", port
+    for flag, following in zip(flags, [*flags[1:], ""], strict=True):
+        name, mark, value = flag.lstrip("-").partition("=")
+        if name == "http-address":
+            host, _, number = (value if mark else following).rpartition(":")
+            found = host, int(number)
+    host, port = found
+    return ("127.0.0.1" if host in _EVERYWHERE else host.strip("[]")), port
+
+
+def _answers(host: str, port: int) -> bool:
+    connection = http.client.HTTPConnection(host, port, timeout=_HEALTH_TIMEOUT_S)
+    try:
+        connection.request("GET", "/ping")
+        # 500 is "NOK". With --tls-required it is 403 for everybody who comes without TLS, and the daemon lives.
+        return connection.getresponse().status < http.HTTPStatus.INTERNAL_SERVER_ERROR
+    except OSError:
+        return False
+    finally:
+        connection.close()
+
+
+def _command_lines() -> Iterable[list[str]]:
+    for path in sorted(Path("/proc").glob("[0-9]*/cmdline")):
+        try:
+            content = path.read_bytes()
+        except OSError:
+            continue  # It has ended meanwhile.
+        yield content.decode(errors="replace").rstrip("\0").split("\0")
+
+
+def main() -> int:
+    """``python -m pyspark_nsq.container nsqd …``, and ``… health``."""
+    if sys.argv[1:] == ["health"]:
+        return 0 if is_healthy(_command_lines()) else 1
+    start(sys.argv[1:])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

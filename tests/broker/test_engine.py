@@ -1,0 +1,415 @@
+"""What the model of test_engine_model leaves out: ephemerals, fsync, health, deletion, limits, events."""
+
+import pytest
+from simulation.frames import Frame, parse
+from simulation.memory_files import MemoryFiles
+
+from pyspark_nsq.broker.channel import NOT_IN_FLIGHT, Channel, Consumer
+from pyspark_nsq.broker.engine import DataPathError, Engine, EngineOptions, Event
+from pyspark_nsq.broker.topic import Ticket
+
+NOW = 1_763_000_000_000_000_000
+SECOND = 1_000_000_000
+
+
+class Broker:
+    """An engine with shorthands."""
+
+    def __init__(self, files: MemoryFiles | None = None, **options: object) -> None:
+        self.files = files or MemoryFiles()
+        self.log: list[str] = []
+        self.options = EngineOptions("data", log=lambda _level, text: self.log.append(text), **options)  # type: ignore[arg-type]
+        self.now = NOW
+        self.open()
+
+    def open(self) -> None:
+        self.engine = Engine(self.options, self.files, self.now)
+
+    def publish(self, topic: str, *bodies: bytes, defer_ns: int = 0) -> Ticket:
+        made = self.engine.topic(topic, self.now)
+        made.start(self.now)
+        ticket = made.publish(list(bodies), self.now, defer_ns)
+        self.engine.commit(self.now)
+        return ticket
+
+    def channel(self, topic: str, name: str) -> Channel:
+        made = self.engine.topic(topic, self.now)
+        made.start(self.now)
+        return made.channel(name, self.now)
+
+    def consumer(self, channel: Channel, msg_timeout_ns: int = 60 * SECOND) -> Consumer:
+        consumer = Consumer()
+        consumer.msg_timeout_ns = msg_timeout_ns
+        channel.subscribe(consumer)
+        return consumer
+
+    def get(self, channel: Channel, consumer: Consumer, count: int = 1000) -> list[Frame]:
+        return parse(channel.deliver(consumer, self.now, count, 1 << 20)[0])
+
+    def wait(self, duration: int) -> None:
+        self.now += duration
+        self.engine.tick(self.now)
+
+
+def bodies(frames: list[Frame]) -> list[bytes]:
+    return [frame.body for frame in frames]
+
+
+# --- delivery --------------------------------------------------------------------------------------------------------
+
+
+def test_backlog_goes_to_the_first_channel_only() -> None:
+    broker = Broker()
+    broker.publish("t", b"1", b"2")
+    first, second = broker.channel("t", "first"), broker.channel("t", "second")
+    broker.publish("t", b"3")
+    assert bodies(broker.get(first, broker.consumer(first))) == [b"1", b"2", b"3"]
+    assert bodies(broker.get(second, broker.consumer(second))) == [b"3"]
+
+
+def test_a_topic_that_is_not_started_holds_its_messages() -> None:
+    broker = Broker()
+    topic = broker.engine.topic("t", NOW)
+    channel = topic.channel("c", NOW)
+    topic.publish([b"1"], NOW)
+    broker.engine.commit(NOW)
+    assert (topic.depth, channel.depth) == (1, 0)
+    topic.start(NOW)
+    assert (topic.depth, channel.depth) == (0, 1)
+
+
+def test_the_list_of_bodies_may_be_reused_and_batches_of_any_size_arrive_in_order() -> None:
+    broker = Broker()
+    channel = broker.channel("t", "c")
+    topic = broker.engine.topics["t"]
+    batch = [b"%d" % number for number in range(10_000)]
+    expected = batch[:]
+    topic.publish(batch, NOW)
+    batch[:] = [b"big" * 100_000, b"small"]
+    expected += batch
+    topic.publish(batch, NOW)
+    batch.clear()
+    broker.engine.commit(NOW)
+    frames = broker.get(channel, broker.consumer(channel), 20_000)
+    while len(frames) < len(expected):
+        frames += broker.get(channel, channel.consumers[0], 20_000)
+    assert bodies(frames) == expected
+    ids = [int(frame.message_id, 16) for frame in frames]
+    assert ids == sorted(set(ids))
+
+
+def test_a_message_larger_than_the_room_comes_alone() -> None:
+    broker = Broker()
+    channel = broker.channel("t", "c")
+    broker.publish("t", b"x" * 500, b"y")
+    consumer = broker.consumer(channel)
+    buffers, count = channel.deliver(consumer, NOW, 10, 100)
+    assert (count, len(parse(buffers))) == (1, 1)
+
+
+def test_sample_rate_passes_about_that_share_and_drops_the_rest_for_the_channel() -> None:
+    broker = Broker()
+    channel = broker.channel("t", "c")
+    broker.publish("t", *[b"x"] * 4000)
+    consumer = broker.consumer(channel)
+    consumer.sample_rate = 25
+    frames = broker.get(channel, consumer, 4000)
+    assert 800 < len(frames) < 1200
+    assert (channel.depth, channel.in_flight_count) == (0, len(frames))
+    assert not channel.finish(consumer, b"".join(frame.message_id for frame in frames), NOW)
+
+
+def test_deferred_messages_are_counted_and_wait_even_in_the_backlog_of_a_new_channel() -> None:
+    broker = Broker()
+    broker.publish("t", b"now")
+    broker.publish("t", b"later", defer_ns=5 * SECOND)
+    channel = broker.channel("t", "c")
+    consumer = broker.consumer(channel)
+    assert (channel.depth, channel.deferred_count, channel.message_count) == (1, 1, 2)
+    assert bodies(broker.get(channel, consumer)) == [b"now"]
+    broker.engine.close(broker.now)
+    broker.open()
+    channel = broker.channel("t", "c")
+    consumer = broker.consumer(channel)
+    broker.wait(5 * SECOND - 1)
+    assert bodies(broker.get(channel, consumer)) == [b"now"]
+    broker.wait(1)
+    assert broker.engine.take_ready() == [channel]
+    (frame,) = broker.get(channel, consumer)
+    assert (frame.body, frame.attempts) == (b"later", 1)
+
+
+def test_touch_ends_at_the_longest_time_out() -> None:
+    broker = Broker(max_msg_timeout_ns=25 * SECOND)
+    channel = broker.channel("t", "c")
+    broker.publish("t", b"x")
+    consumer = broker.consumer(channel, 10 * SECOND)
+    (frame,) = broker.get(channel, consumer)
+    for _ in range(3):
+        broker.wait(8 * SECOND)
+        assert not channel.touch(consumer, frame.message_id, broker.now)
+    broker.wait(SECOND - 1)
+    assert channel.in_flight_count == 1
+    broker.wait(1)
+    assert (channel.in_flight_count, channel.timeout_count, consumer.in_flight_count) == (0, 1, 0)
+    assert channel.touch(consumer, frame.message_id, broker.now) == [(frame.message_id, NOT_IN_FLIGHT)]
+
+
+def test_attempts_stay_at_the_highest_number() -> None:
+    broker = Broker()
+    channel = broker.channel("t", "c")
+    broker.publish("t", b"x")
+    consumer = broker.consumer(channel)
+    segment, index, count, _extra = channel._next(NOW) or pytest.fail("nothing there")
+    channel._advance(count)
+    channel._requeue(segment, segment.base + index, 1, 65_600)
+    assert broker.get(channel, consumer)[0].attempts == 65_535
+
+
+def test_requeued_messages_go_behind_what_waits() -> None:
+    broker = Broker()
+    channel = broker.channel("t", "c")
+    broker.publish("t", b"1", b"2", b"3")
+    consumer = broker.consumer(channel)
+    (first,) = broker.get(channel, consumer, 1)
+    channel.requeue(consumer, first.message_id, 0, NOW)
+    broker.publish("t", b"4")
+    assert bodies(broker.get(channel, consumer)) == [b"2", b"3", b"1", b"4"]
+
+
+def test_latencies_are_measured_when_asked_for() -> None:
+    broker = Broker(e2e_percentiles=(1.0, 0.5))
+    channel = broker.channel("t", "c")
+    for _ in range(3):
+        broker.publish("t", b"x")
+        broker.now += SECOND
+    consumer = broker.consumer(channel)
+    frames = broker.get(channel, consumer)
+    channel.finish(consumer, b"".join(frame.message_id for frame in frames), broker.now)
+    topic = broker.engine.topics["t"]
+    assert channel.latency_count == topic.latency_count == 3
+    for found in (channel.latency(broker.now), topic.latency(broker.now)):
+        (highest, slowest), (half, median) = found
+        assert (highest, half) == (1.0, 0.5)
+        assert abs(slowest - 3 * SECOND) < 0.1 * SECOND
+        assert abs(median - 2 * SECOND) < 0.1 * SECOND
+    assert Broker().channel("t", "c").latency(NOW) == []
+
+
+# --- ephemerals ------------------------------------------------------------------------------------------------------
+
+
+def test_ephemeral_topics_and_channels_leave_nothing_on_disk() -> None:
+    broker = Broker()
+    for topic, name in (("t#ephemeral", "c"), ("t#ephemeral", "d#ephemeral")):
+        channel = broker.channel(topic, name)
+        broker.publish(topic, b"x")
+        broker.publish(topic, b"later", defer_ns=SECOND)
+        consumer = broker.consumer(channel)
+        assert bodies(broker.get(channel, consumer)) == [b"x"]
+        broker.wait(2 * SECOND)
+        assert bodies(broker.get(channel, consumer)) == [b"later"]
+    broker.engine.close(broker.now)
+    assert list(broker.files.entries) == ["data/nsqd.dat"]
+    assert b'"topics":null' in (broker.files.read_file("data/nsqd.dat") or b"")
+
+
+@pytest.mark.parametrize("topic", ["t", "t#ephemeral"])
+def test_ephemeral_channel_keeps_the_oldest_and_drops_what_memory_does_not_hold(topic: str) -> None:
+    broker = Broker(mem_queue_size=5)
+    channel = broker.channel(topic, "c#ephemeral")
+    other = broker.channel(topic, "d#ephemeral")
+    for start in range(0, 12, 4):
+        ticket = broker.publish(topic, *[b"%d" % number for number in range(start, start + 4)])
+        assert ticket.done
+        assert ticket.error is None
+        broker.get(other, broker.consumer(other))
+    assert (channel.depth, channel.message_count, channel.backend_depth) == (5, 12, 0)
+    assert bodies(broker.get(channel, broker.consumer(channel))) == [b"0", b"1", b"2", b"3", b"4"]
+    assert other.in_flight_count == 12
+
+
+def test_ephemeral_topic_without_channels_drops_beyond_memory() -> None:
+    broker = Broker(mem_queue_size=5)
+    broker.publish("t#ephemeral", *[b"%d" % number for number in range(4)])
+    broker.publish("t#ephemeral", *[b"%d" % number for number in range(4, 8)])
+    assert broker.engine.topics["t#ephemeral"].depth == 5
+    channel = broker.channel("t#ephemeral", "c")
+    assert len(broker.get(channel, broker.consumer(channel))) == 5
+
+
+def test_ephemeral_channel_goes_with_its_last_consumer_and_the_topic_with_its_last_channel() -> None:
+    broker = Broker()
+    channel = broker.channel("t#ephemeral", "c#ephemeral")
+    one, two = broker.consumer(channel), broker.consumer(channel)
+    broker.engine.take_events()
+    channel.unsubscribe(one, NOW)
+    assert not channel.deleted
+    channel.unsubscribe(two, NOW)
+    assert channel.deleted
+    assert broker.engine.topics == {}
+    assert broker.engine.take_events() == [
+        Event("channel_deleted", "t#ephemeral", "c#ephemeral"),
+        Event("topic_deleted", "t#ephemeral"),
+    ]
+
+
+def test_ephemeral_memory_is_given_back_when_messages_are_done_with() -> None:
+    broker = Broker()
+    channel = broker.channel("t#ephemeral", "c")
+    consumer = broker.consumer(channel)
+    for _ in range(50):
+        broker.publish("t#ephemeral", *[b"x"] * 20)
+        frames = broker.get(channel, consumer)
+        channel.finish(consumer, b"".join(frame.message_id for frame in frames), NOW)
+    broker.publish("t#ephemeral", b"y", b"z")
+    channel.empty(NOW)
+    assert broker.engine.topics["t#ephemeral"].store.resident == 0
+
+
+# --- disk ------------------------------------------------------------------------------------------------------------
+
+
+def test_memory_holds_at_most_mem_queue_size_and_files_go_as_channels_finish() -> None:
+    broker = Broker(mem_queue_size=50, max_bytes_per_file=2000)
+    channel, slow = broker.channel("t", "c"), broker.channel("t", "slow")
+    consumer, slow_consumer = broker.consumer(channel), broker.consumer(slow)
+    topic = broker.engine.topics["t"]
+    for number in range(60):
+        broker.publish("t", *[b"%d" % number] * 10)
+        assert topic.store.resident <= 50
+    assert (channel.depth, channel.backend_depth) == (600, 550)
+    for reader, group in ((consumer, channel), (slow_consumer, slow)):
+        for _ in range(6):
+            frames = broker.get(group, reader, 100)
+            assert not group.finish(reader, b"".join(frame.message_id for frame in frames), broker.now)
+        broker.wait(2 * SECOND)
+        files = [path for path in broker.files.entries if path.endswith(".log")]
+        assert len(files) > 10 if group is channel else len(files) <= 1
+    assert topic.log_bytes <= 2000
+
+
+def test_deleted_topics_and_channels_stay_deleted_after_a_kill() -> None:
+    broker = Broker()
+    broker.channel("gone", "c")
+    broker.channel("kept", "gone")
+    broker.channel("kept", "kept")
+    broker.publish("gone", b"x")
+    broker.publish("kept", b"x")
+    broker.wait(2 * SECOND)
+    (deleted,) = broker.engine.delete_topic("gone", broker.now)
+    assert deleted.deleted
+    broker.engine.topics["kept"].delete_channel("gone", broker.now)
+    broker.files.kill()
+    broker.open()
+    assert {name: set(topic.channels) for name, topic in broker.engine.topics.items()} == {"kept": {"kept"}}
+    assert not [path for path in broker.files.entries if "gone" in path]
+    with pytest.raises(KeyError):
+        broker.engine.delete_topic("gone", broker.now)
+
+
+def test_publishing_to_a_topic_that_is_deleted_in_the_same_turn_is_no_error() -> None:
+    broker = Broker()
+    ticket = broker.engine.topic("t", NOW).publish([b"x"], NOW)
+    broker.engine.delete_topic("t", NOW)
+    broker.engine.commit(NOW)
+    assert ticket.done
+    assert ticket.error is None
+    assert not [path for path in broker.files.entries if path.endswith(".log")]
+
+
+def test_data_path_is_locked_and_must_exist() -> None:
+    broker = Broker()
+    with pytest.raises(DataPathError, match="failed to lock data-path: data: in use by another nsqd"):
+        Engine(broker.options, broker.files, NOW)
+    with pytest.raises(DataPathError, match="failed to lock data-path: elsewhere: No such file"):
+        Engine(EngineOptions("elsewhere"), broker.files, NOW)
+
+
+def test_what_is_not_ours_in_the_data_path_is_left_alone() -> None:
+    files = MemoryFiles()
+    files.directories |= {"data/folder.log", "data/other", "data/bad name.log"}
+    files.append_file("data/folder.log/readme", b"text")
+    files.append_file("data/nsqd.log", b"text")
+    broker = Broker(files)
+    assert broker.engine.topics == {}
+    assert files.read_file("data/folder.log/readme") == files.read_file("data/nsqd.log") == b"text"
+
+
+def test_publishers_share_an_fsync_and_wait_for_it() -> None:
+    broker = Broker(sync_every=1)
+    channel = broker.channel("t", "c")
+    first = broker.publish("t", b"1")
+    assert (first.done, channel.depth) == (False, 0)
+    job = broker.engine.next_sync(NOW)
+    assert job is not None
+    second, third = broker.publish("t", b"2"), broker.publish("u", b"3")
+    assert broker.engine.next_sync(NOW) is None
+    job.run()
+    broker.engine.synced(job, NOW)
+    assert (first.done, second.done, third.done, channel.depth) == (True, False, False, 1)
+    broker.files.synced_paths.clear()
+    job = broker.engine.next_sync(NOW)
+    assert job is not None
+    job.run()
+    broker.engine.synced(job, NOW)
+    assert (second.done, third.done, channel.depth) == (True, True, 2)
+    assert len([path for path in broker.files.synced_paths if path.endswith(".log") and "-" in path]) == 2
+    assert broker.engine.next_sync(NOW) is None
+
+
+def test_fsync_comes_after_sync_every_appends_or_sync_timeout() -> None:
+    broker = Broker(sync_every=3, sync_timeout_ns=2 * SECOND)
+    for _ in range(2):
+        assert broker.publish("t", b"x").done
+    assert broker.engine.next_sync(NOW) is None
+    broker.publish("t", b"x")
+    job = broker.engine.next_sync(NOW)
+    assert job is not None
+    broker.engine.synced(job, NOW)
+    broker.publish("t", b"x")
+    assert broker.engine.next_deadline(NOW + SECOND + 1) <= NOW + 2 * SECOND
+    assert broker.engine.next_sync(NOW + 2 * SECOND - 1) is None
+    assert broker.engine.next_sync(NOW + 2 * SECOND) is not None
+
+
+def test_health_recovers_by_itself_when_writing_works_again() -> None:
+    broker = Broker()
+    broker.publish("t", b"x")
+    broker.files.fail_from = 0
+    error = broker.publish("t", b"y").error
+    assert error is not None
+    assert broker.engine.health is not None
+    broker.wait(2 * SECOND)
+    assert broker.engine.health is not None
+    broker.files.heal()
+    broker.wait(2 * SECOND)
+    assert broker.engine.health is None
+    channel = broker.channel("t", "c")
+    assert bodies(broker.get(channel, broker.consumer(channel))) == [b"x"]
+
+
+def test_idle_topics_keep_no_files_open() -> None:
+    broker = Broker()
+    for number in range(20):
+        broker.publish(f"t{number}", b"x")
+    assert len(broker.files.handles) == 20
+    for _ in range(3):
+        broker.wait(31 * SECOND)
+    assert not broker.files.handles
+    broker.publish("t3", b"y")
+    assert broker.engine.topics["t3"].depth == 2
+
+
+def test_events_tell_what_came_and_went() -> None:
+    broker = Broker()
+    broker.channel("t", "c")
+    broker.channel("t", "c")
+    expected = [Event("topic_created", "t"), Event("channel_created", "t", "c")]
+    assert broker.engine.take_events() == expected
+    assert broker.engine.take_events() == []
+    broker.engine.close(NOW)
+    broker.open()
+    assert broker.engine.take_events() == expected
+    broker.engine.delete_topic("t", NOW)
+    assert broker.engine.take_events() == [Event("channel_deleted", "t", "c"), Event("topic_deleted", "t")]

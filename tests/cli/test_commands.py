@@ -1,0 +1,247 @@
+"""``nsq`` as a process: what it prints, and what it tells the shell."""
+
+import base64
+import functools
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pyspark_nsq.testing import LocalNsq
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+DONE, FAILED, WRONG_USE, TIMED_OUT = range(4)
+
+
+def wait_until(look: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + 30
+    while not look():
+        assert time.monotonic() < deadline, f"waited in vain: {what}"
+        time.sleep(0.02)
+
+
+def objects(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_lines_go_in_and_come_out(nsq_command: Run, cluster: LocalNsq) -> None:
+    published = nsq_command("pub", "lines", "--json", stdin="one\n\ntwo\nthree")
+    assert published.returncode == DONE
+    assert objects(published.stdout)[0] | {"seconds": 0} == {"messages": 3, "bytes": 11, "seconds": 0}
+    read = nsq_command("tail", "lines", "--channel", "c", "-n", "3", "-t", "30s")
+    assert (read.returncode, sorted(read.stdout.split()), read.stderr) == (DONE, ["one", "three", "two"], "")
+    assert cluster.channel_stats("lines", "c").messages == 3
+    cluster.wait_until_finished("lines", "c")
+
+
+def test_what_is_not_asked_for_is_given_back(nsq_command: Run, cluster: LocalNsq) -> None:
+    cluster.publish("surplus", [f"message {number}" for number in range(100)])
+    cluster.create_channel("surplus", "c")
+    assert len(nsq_command("tail", "surplus", "-c", "c", "-n", "3").stdout.splitlines()) == 3
+    counts = cluster.channel_stats("surplus", "c")
+    assert (counts.in_flight, counts.timed_out) == (0, 0)
+    assert counts.unfinished == 97
+
+
+def test_a_look_takes_nothing_from_others(nsq_command: Run, cluster: LocalNsq) -> None:
+    cluster.create_channel("watched", "work")
+    cluster.publish("watched", ["before"])
+    looked = nsq_command("tail", "watched", "-n", "1", "-t", "500ms")
+    assert (looked.returncode, looked.stdout) == (TIMED_OUT, "")
+    assert cluster.channel_stats("watched", "work").depth == 1
+    wait_until(lambda: set(cluster.stats("watched").channels) == {"work"}, "the channel of tail is gone")
+
+
+def test_json_tells_all_about_a_message(nsq_command: Run, cluster: LocalNsq) -> None:
+    cluster.nsqds[1].publish("forms", ["t\u00e4xt", b"\xff\x00"])
+    read = nsq_command("tail", "forms", "-c", "c", "-n", "2", "-t", "30s", "--json")
+    first, second = objects(read.stdout)
+    assert first.keys() == {"topic", "nsqd", "id", "timestamp", "attempts", "body"}
+    assert (first["topic"], first["nsqd"], first["attempts"]) == ("forms", cluster.nsqds[1].tcp_address, 1)
+    assert first["body"] == "t\u00e4xt"
+    assert base64.b64decode(str(second["body_base64"])) == b"\xff\x00"
+
+
+def test_several_topics_at_once(nsq_command: Run, cluster: LocalNsq) -> None:
+    cluster.publish("left", ["l"])
+    cluster.publish("right", ["r"])
+    read = nsq_command("tail", "left", "right", "-c", "c", "-n", "2", "-t", "30s", "--json")
+    assert {(each["topic"], each["body"]) for each in objects(read.stdout)} == {("left", "l"), ("right", "r")}
+
+
+def test_a_topic_that_comes_later_is_found(command: list[str], variables: dict[str, str], cluster: LocalNsq) -> None:
+    arguments = ["tail", "later", "-c", "c", "-n", "1", "-t", "50s", "-o", "lookupdPollInterval=100ms"]
+    with subprocess.Popen([*command, *arguments], env=variables, stdout=subprocess.PIPE, text=True) as reader:
+        cluster.publish("later", ["at last"])
+        assert reader.stdout is not None
+        assert reader.stdout.read() == "at last\n"
+    assert reader.returncode == DONE
+
+
+def test_a_lost_connection_is_made_again(
+    command: list[str], variables: dict[str, str], make_nsq: Callable[[], LocalNsq]
+) -> None:
+    nsq = make_nsq()
+    nsq.create_channel("steady", "c")
+    arguments = ["tail", "steady", "-c", "c", "-d", nsq.nsqds[0].tcp_address]
+    with subprocess.Popen([*command, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as reader:
+        assert reader.stdout is not None
+        assert reader.stderr is not None
+        nsq.publish("steady", ["before"])
+        assert reader.stdout.readline() == "before\n"
+        nsq.nsqds[0].kill()
+        assert "the connection broke" in reader.stderr.readline()
+        nsq.nsqds[0].start()
+        nsq.publish("steady", ["after"])
+        # What was finished just before a crash may come again.
+        assert next(line for line in reader.stdout if line != "before\n") == "after\n"
+        reader.send_signal(signal.SIGINT)
+    assert reader.returncode == DONE
+
+
+@pytest.mark.parametrize("how", ["files", "a folder's worth", "arguments"])
+def test_files_and_arguments(nsq_command: Run, tmp_path: Path, how: str) -> None:
+    topic = "from-" + how.partition(" ")[0]
+    (tmp_path / "a").write_text("1\n2\n")
+    (tmp_path / "b").write_text("3")
+    arguments = {
+        "files": (tmp_path / "a", tmp_path / "b"),
+        "a folder's worth": ("--whole", tmp_path / "a", tmp_path / "b"),
+        "arguments": ("-m", "1\n2\n", "-m", "3"),
+    }[how]
+    expected = {"files": ["1", "2", "3"]}.get(how, ["1\n2\n", "3"])
+    assert nsq_command("pub", topic, *arguments).returncode == DONE
+    read = nsq_command("tail", topic, "-c", "c", "-n", str(len(expected)), "-t", "30s", "--json")
+    assert sorted(str(each["body"]) for each in objects(read.stdout)) == expected
+
+
+def has_messages(cluster: LocalNsq, count: int) -> bool:
+    return cluster.stats("live").messages == count
+
+
+def test_each_line_is_published_as_soon_as_it_is_there(
+    command: list[str], variables: dict[str, str], cluster: LocalNsq
+) -> None:
+    with subprocess.Popen([*command, "pub", "live"], env=variables, stdin=subprocess.PIPE, text=True) as publisher:
+        assert publisher.stdin is not None
+        for count in (1, 2):
+            publisher.stdin.write("line\n")
+            publisher.stdin.flush()
+            wait_until(functools.partial(has_messages, cluster, count), "the line is published")
+    assert publisher.returncode == DONE
+
+
+def test_deferred_messages_wait(nsq_command: Run, cluster: LocalNsq) -> None:
+    cluster.create_channel("deferred", "c")
+    assert nsq_command("pub", "deferred", "-m", "a", "-m", "b", "--defer", "1h").returncode == DONE
+    assert cluster.channel_stats("deferred", "c").deferred == 2
+
+
+def test_who_reads_our_output_may_stop(command: list[str], variables: dict[str, str], cluster: LocalNsq) -> None:
+    cluster.publish("plenty", ["line " * 200] * 5000)
+    arguments = [*command, "tail", "plenty", "-c", "c"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(arguments, env=variables, stdout=pipe, stderr=pipe, text=True) as reader:
+        assert reader.stdout is not None
+        assert reader.stderr is not None
+        reader.stdout.readline()
+        reader.stdout.close()
+        assert reader.stderr.read() == ""
+    assert reader.returncode == DONE
+
+
+def test_topics_are_listed(nsq_command: Run, cluster: LocalNsq) -> None:
+    cluster.publish("listed", ["one", "two"])
+    cluster.create_channel("listed", "c")
+    assert "listed" in nsq_command("topics").stdout.splitlines()
+    long = nsq_command("topics", "listed", "--long").stdout.splitlines()
+    assert [line.split() for line in long] == [
+        ["topic", "channels", "messages", "waiting", "unfinished", "nsqds"],
+        ["listed", "c", "2", "0", "2", "2"],
+    ]
+    (told,) = json.loads(nsq_command("topics", "listed", "--json").stdout)
+    assert (told["topic"], told["messages"], told["channels"]["c"]["depth"]) == ("listed", 2, 2)
+
+
+def test_stat_counts_and_compares(nsq_command: Run, cluster: LocalNsq) -> None:
+    cluster.publish("counted", ["one", "two"])
+    cluster.create_channel("counted", "c")
+    first, second = objects(nsq_command("stat", "counted", "--json", "-n", "2", "--every", "100ms").stdout)
+    assert len(first["nsqds"]) == 2
+    (channel,) = first["channels"]
+    assert (channel["topic"], channel["channel"], channel["depth"], channel["in_rate"]) == ("counted", "c", 2, None)
+    assert second["channels"][0]["in_rate"] == 0
+    table = nsq_command("stat", "counted", "--once", "-d", cluster.nsqds[0].http_address).stdout.splitlines()
+    assert table[1].split()[:3] == ["counted", "c", "1"]
+
+
+def test_stat_on_a_terminal_lives_until_ctrl_c(command: list[str], variables: dict[str, str]) -> None:
+    ours, theirs = pty.openpty()
+    try:
+        with subprocess.Popen([*command, "stat"], env=variables, stdin=theirs, stdout=theirs, stderr=theirs) as live:
+            shown = b""
+            while b"in flight" not in shown:
+                shown += os.read(ours, 65536)
+            live.send_signal(signal.SIGINT)
+            assert live.wait(30) == DONE
+    finally:
+        os.close(ours)
+        os.close(theirs)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "text"),
+    [
+        (("tail", "x", "-d", "127.0.0.1:1"), FAILED, "127.0.0.1:1"),
+        (("tail", "x", "-l", "127.0.0.1:1"), FAILED, "127.0.0.1:1"),
+        (("pub", "x", "-m", "a", "-d", "127.0.0.1:1", "-o", "retries=0"), FAILED, "127.0.0.1:1"),
+        (("stat", "--once", "-l", "127.0.0.1:1"), FAILED, "127.0.0.1:1"),
+        (("topics", "-d", "127.0.0.1:1"), FAILED, "127.0.0.1:1"),
+        (("topics", "nonesuch"), FAILED, "nonesuch"),
+        (("pub", "x", "nonesuch"), FAILED, "nonesuch"),
+        (("tail", "x", "-n", "0"), WRONG_USE, "'0'"),
+        (("tail", "bad name"), WRONG_USE, "bad name"),
+        (("tail", "x", "-o", "tls"), WRONG_USE, "NAME=VALUE"),
+        (("tail", "x", "-o", "noSuchOption=1"), WRONG_USE, "nosuchoption"),
+        (("pub", "x", "-m", "a", "file"), WRONG_USE, "--message"),
+        (("pub", "x", "--rate", "fast"), WRONG_USE, "fast"),
+        ((), WRONG_USE, "COMMAND"),
+    ],
+)
+def test_the_shell_is_told(nsq_command: Run, arguments: tuple[str, ...], code: int, text: str) -> None:
+    ran = nsq_command(*arguments)
+    assert ran.returncode == code
+    assert text in ran.stderr.splitlines()[-1]
+    assert "Traceback" not in ran.stderr
+
+
+def test_a_secret_is_not_shown(nsq_command: Run) -> None:
+    ran = nsq_command("tail", "x", "-o", "authSecret=hunter2", "-o", "authSecretFile=/nonesuch", "-n", "1")
+    assert ran.returncode == WRONG_USE
+    assert "hunter2" not in ran.stdout + ran.stderr
+
+
+@pytest.mark.parametrize("name", ["tail", "pub", "stat", "topics"])
+def test_help_has_examples(nsq_command: Run, name: str) -> None:
+    assert f"nsq {name} " in nsq_command(name, "--help").stdout.partition("examples:")[2]
+    assert f"\n    {name} " in nsq_command("--help").stdout
+
+
+def test_nothing_heavy_is_loaded() -> None:
+    script = """
+import sys
+from pyspark_nsq.cli import main, pub, reading, stat, tail, topics
+import pyspark_nsq.connector.producer
+heavy = {"pyspark", "py4j", "pyarrow", "grpc", "gevent", "numpy", "pandas", "rich"}
+sys.exit(" ".join(heavy & {name.partition(".")[0] for name in sys.modules}) or 0)
+"""
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr

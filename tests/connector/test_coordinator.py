@@ -1,0 +1,179 @@
+"""Offsets in, batches out: the coordinator and the reader above it, with receivers that only say what they hold."""
+
+import pickle
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
+from pyspark_nsq.connector import coordinator as coordinator_module
+from pyspark_nsq.connector.coordinator import Coordinator
+from pyspark_nsq.connector.errors import NsqError
+from pyspark_nsq.connector.offsets import START, Offset, first_position
+from pyspark_nsq.connector.options import parse_source_options
+from pyspark_nsq.connector.schema import DEFAULT_SCHEMA
+from pyspark_nsq.connector.stream_reader import NsqStreamReader, TriggerError
+from pyspark_nsq.proto import receiver_pb2 as pb
+
+OPTIONS = {
+    "topic": "topic",
+    "channel": "channel",
+    "nsqdTcpAddresses": "127.0.0.1:4150",
+    "authSecret": "nobody may see this",
+}
+
+
+class FakeReceiver:
+    """Holds what a test says, and notes what it is to finish."""
+
+    def __init__(self, *_: Any) -> None:
+        self.incarnation = 0
+        self.address = "127.0.0.1:1"
+        self.status: pb.Status | None = None
+        self.past: list[pb.Status] = []
+        self.failure: NsqError | None = None
+        self.finished: list[int] = []
+
+    def holds(self, end: int) -> None:
+        self.status = pb.Status(end=end, finished=end)
+
+    def dies(self) -> None:
+        assert self.status
+        self.past.append(self.status)
+        self.incarnation, self.status = self.incarnation + 1, None
+
+    def finish(self, before: int) -> None:
+        self.finished.append(before)
+
+
+MakeCoordinator = Callable[..., tuple[Coordinator, list[FakeReceiver]]]
+
+
+@pytest.fixture
+def make(monkeypatch: pytest.MonkeyPatch) -> MakeCoordinator:
+    monkeypatch.setattr(coordinator_module, "ReceiverProcess", FakeReceiver)
+
+    def made(**options: str) -> tuple[Coordinator, list[FakeReceiver]]:
+        coordinator = Coordinator(parse_source_options(OPTIONS | options), available_now=False)
+        return coordinator, coordinator._receivers  # type: ignore[return-value]
+
+    return made
+
+
+@pytest.fixture
+def reader(make: MakeCoordinator) -> tuple[NsqStreamReader, FakeReceiver]:
+    """A reader that has started, and its one receiver."""
+    coordinator, (receiver,) = make()
+    found = NsqStreamReader(parse_source_options(OPTIONS), DEFAULT_SCHEMA)
+    found._coordinator = coordinator
+    return found, receiver
+
+
+def test_a_batch_is_finished_when_the_next_is_asked_for_and_not_before(
+    reader: tuple[NsqStreamReader, FakeReceiver],
+) -> None:
+    source, receiver = reader
+    limit = source.getDefaultReadLimit()
+    receiver.holds(10)
+    first = source.latestOffset(source.initialOffset(), limit)
+    assert first["ends"] == [10]
+    assert source.partitions(source.initialOffset(), first)
+    receiver.holds(25)
+    # Asked again before the batch was logged.
+    assert source.latestOffset(source.initialOffset(), limit)["ends"] == [25]
+    assert receiver.finished == []
+    second = source.latestOffset(first, limit)
+    assert receiver.finished == [10]
+    # An idle poll is enough, and a commit of the same says nothing new.
+    assert source.latestOffset(second, limit) is second
+    source.commit(second)
+    assert receiver.finished == [10, 25]
+
+
+def test_the_initial_offset_is_always_the_same_and_does_nothing() -> None:
+    source = NsqStreamReader(parse_source_options(OPTIONS), DEFAULT_SCHEMA)
+    assert source.initialOffset() == source.initialOffset() == START.to_json()
+    assert source._coordinator is None
+
+
+def test_a_batch_of_another_run_has_nothing_and_finishes_nothing(make: MakeCoordinator) -> None:
+    coordinator, (receiver,) = make()
+    receiver.holds(500)
+    theirs = Offset("another run", (100,))
+    assert coordinator.partitions(START, theirs) == []
+    coordinator.finish(theirs)
+    assert receiver.finished == []
+    # What is here comes in the batch after it, all of it.
+    end = coordinator.latest(theirs, 1000)
+    assert end == Offset(coordinator.session, (500,))
+    parts = coordinator.partitions(theirs, end)
+    assert (parts[0].first, parts[-1].end) == (0, 500)
+
+
+def test_a_range_that_died_with_its_receiver_is_left_out_and_counted(make: MakeCoordinator) -> None:
+    coordinator, (receiver,) = make()
+    receiver.holds(100)
+    end = coordinator.latest(START, 1000)
+    receiver.dies()
+    assert coordinator.latest(end, 1000) == end
+    assert coordinator.partitions(START, end) == []
+    assert coordinator.report()["lost"] == 100
+    receiver.holds(first_position(1) + 7)
+    after = coordinator.latest(end, 1000)
+    parts = coordinator.partitions(end, after)
+    assert sum(part.end - part.first for part in parts) == 7
+    assert parts[0].first == first_position(1)
+
+
+def test_batches_are_limited_and_divided(make: MakeCoordinator) -> None:
+    coordinator, receivers = make(receivers="2", numPartitions="4")
+    receivers[0].holds(100)
+    receivers[1].holds(300)
+    end = coordinator.latest(START, 100)
+    assert end.ends == (50, 50)
+    parts = coordinator.partitions(START, end)
+    assert sorted(part.end - part.first for part in parts) == [25, 25, 25, 25]
+    assert coordinator.partitions(end, end) == []
+
+
+def test_a_batch_waits_for_the_minimum_but_not_for_ever(make: MakeCoordinator) -> None:
+    coordinator, (receiver,) = make(minMessagesPerTrigger="10", maxTriggerDelay="300ms")
+    receiver.holds(3)
+    begin = time.monotonic()
+    assert coordinator.latest(START, 1000) == START
+    while coordinator.latest(START, 1000) == START:
+        assert time.monotonic() - begin < 30
+    assert time.monotonic() - begin >= 0.3
+    end = coordinator.latest(START, 1000)
+    receiver.holds(13)
+    assert coordinator.latest(end, 1000).ends == (13,)
+
+
+def test_receivers_that_never_last_end_the_query(make: MakeCoordinator) -> None:
+    coordinator, (receiver,) = make()
+    receiver.failure = NsqError("died five times")
+    with pytest.raises(NsqError, match="died five times"):
+        coordinator.latest(START, 10)
+
+
+def test_answers_come_from_what_is_known(reader: tuple[NsqStreamReader, FakeReceiver]) -> None:
+    source, receiver = reader
+    receiver.holds(10)
+    start = source.latestOffset(source.initialOffset(), ReadMaxRows(5))
+    assert start["ends"] == [5]
+    assert source.reportLatestOffset() is source.reportLatestOffset()
+
+
+def test_trigger_once_is_refused(reader: tuple[NsqStreamReader, FakeReceiver]) -> None:
+    with pytest.raises(TriggerError, match="availableNow"):
+        reader[0].latestOffset(START.to_json(), ReadAllAvailable())
+
+
+def test_tasks_and_offsets_get_no_secret(reader: tuple[NsqStreamReader, FakeReceiver]) -> None:
+    source, receiver = reader
+    receiver.holds(10)
+    end = source.latestOffset(source.initialOffset(), ReadMaxRows(5))
+    for shown in (pickle.dumps(source), repr(end), repr(source.reportLatestOffset()), repr(source)):
+        assert "nobody may see this" not in str(shown)

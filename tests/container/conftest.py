@@ -1,0 +1,93 @@
+"""The image, really built, with a store of images and networks of its own that is gone afterwards."""
+
+import os
+import shutil
+import subprocess
+import tempfile
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+NEEDED = ("podman", "runc", "mmdebstrap", "iptables")
+# Explicit limits: podman's defaults need a capability that a container on a build machine may not have.
+CONFIGURATION = """
+[containers]
+default_ulimits = ["nofile=4096:4096", "nproc=8192:8192"]
+[engine]
+runtime = "runc"
+[network]
+network_backend = "netavark"
+"""
+
+
+class Podman:
+    """podman with a store in one folder, and the names of what it has started."""
+
+    def __init__(self, store: Path) -> None:
+        self._store = store
+        configuration = store / "containers.conf"
+        configuration.write_text(CONFIGURATION)
+        self._variables = os.environ | {"CONTAINERS_CONF": str(configuration), "LC_ALL": "C"}
+        self.network = f"nsq{uuid.uuid4().hex[:8]}"
+
+    def __call__(
+        self, *arguments: str | Path, check: bool = True, stdin: str = ""
+    ) -> subprocess.CompletedProcess[str]:
+        ran = subprocess.run(
+            ["podman", "--root", self._store / "root", "--runroot", self._store / "run", *arguments],
+            env=self._variables,
+            input=stdin,
+            capture_output=True,
+            text=True,
+        )
+        assert ran.returncode == 0 or not check, f"podman {arguments}:\n{ran.stdout}{ran.stderr}"
+        return ran
+
+    def start(self, name: str, *arguments: str) -> None:
+        self("run", "--detach", "--no-healthcheck", "--name", name, "--network", self.network, *arguments)
+
+    def output(self, *arguments: str) -> str:
+        """What a command prints in a fresh container of the image."""
+        return self("run", "--rm", "--no-healthcheck", "--network", "none", *arguments).stdout.strip()
+
+    def tidy(self) -> None:
+        self("rm", "--force", "--all", "--time", "3", check=False)
+        self("network", "rm", "--force", self.network, check=False)
+        subprocess.run(["umount", self._store / "root" / "overlay"], capture_output=True)
+        shutil.rmtree(self._store, ignore_errors=True)
+
+
+def cannot(reason: str) -> None:
+    """Skip, or fail where somebody counts on these tests."""
+    if os.environ.get("NSQ_REQUIRE_CONTAINER") == "1":
+        pytest.fail(f"NSQ_REQUIRE_CONTAINER=1, but {reason}")
+    pytest.skip(f"no image can be built here: {reason}")
+
+
+@pytest.fixture(scope="session")
+def podman(root: Path) -> Iterator[Podman]:
+    missing = [name for name in NEEDED if shutil.which(name) is None]
+    if missing:
+        packages = "podman runc netavark aardvark-dns iptables mmdebstrap"
+        cannot(f"{' and '.join(missing)} not found (Debian: apt-get install {packages})")
+    if os.geteuid() != 0:
+        cannot("it takes root to make the base image")
+    base = subprocess.run([root / "tools" / "container-base"], capture_output=True, text=True)
+    if base.returncode != 0:
+        cannot(f"the base image could not be made:\n{base.stderr}")
+    podman = Podman(Path(tempfile.mkdtemp(prefix="nsq-container-", dir="/var/tmp")))
+    try:
+        podman("import", "--quiet", base.stdout.strip(), "python:3.11-slim")
+        podman("network", "create", "--internal", podman.network)
+        yield podman
+    finally:
+        podman.tidy()
+
+
+@pytest.fixture(scope="session")
+def image(podman: Podman, root: Path) -> str:
+    """The image of the broker."""
+    podman("build", "--isolation", "chroot", "--pull=never", "--format", "docker", "--tag", "pyspark-nsq", root)
+    return "pyspark-nsq"

@@ -1,0 +1,135 @@
+"""The container image: what is in it, how it is set up, and how it ends."""
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+pytestmark = pytest.mark.container
+
+ABSENT = ("pyspark", "pyarrow", "grpc", "pandas", "py4j", "pip")
+# What the broker and its dependencies may add to the base image.
+ADDED_SIZE_MAX = 120 * 2**20
+
+
+def wait_until(look: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + 60
+    while not look():
+        assert time.monotonic() < deadline, f"waited in vain: {what}"
+        time.sleep(0.2)
+
+
+def is_healthy(podman: Any, container: str) -> bool:
+    """By the image's own command, run as the engine would run it."""
+    test = json.loads(podman("image", "inspect", "pyspark-nsq", "--format", "{{json .Config.Healthcheck}}").stdout)[
+        "Test"
+    ]
+    assert test[0] == "CMD"
+    return bool(podman("exec", container, *test[1:], check=False).returncode == 0)
+
+
+def exit_code(podman: Any, container: str) -> int:
+    return int(podman("inspect", container, "--format", "{{.State.ExitCode}}").stdout)
+
+
+def test_it_is_small_and_has_no_spark(podman: Any, image: str) -> None:
+    sizes = [
+        int(podman("image", "inspect", name, "--format", "{{.Size}}").stdout) for name in (image, "python:3.11-slim")
+    ]
+    assert sizes[0] - sizes[1] < ADDED_SIZE_MAX
+    script = f"import importlib.util as u; print([name for name in {ABSENT!r} if u.find_spec(name)])"
+    assert podman.output(image, "python", "-c", script) == "[]"
+
+
+def test_it_does_not_run_as_root(podman: Any, image: str) -> None:
+    assert podman.output(image, "id", "-u") == "10001"
+    assert podman.output(image, "stat", "-c", "%u", "/data") == "10001"
+
+
+@pytest.mark.parametrize("program", ["nsqd", "nsqlookupd", "nsq"])
+def test_one_image_has_all_programs(podman: Any, image: str, program: str) -> None:
+    assert program in podman.output(image, program, "--version")
+
+
+def test_flags_need_no_program(podman: Any, image: str) -> None:
+    assert podman.output(image, "--version").startswith("nsqd v")
+
+
+@pytest.mark.parametrize(
+    ("variable", "text"),
+    [
+        ("NSQD_MEM_QUEUE_SIZ=1", "--mem-queue-siz, a flag that nsqd does not have"),
+        ("NSQD_MEM_QUEUE_SIZE=many", "mem-queue-size"),
+    ],
+)
+def test_a_wrong_variable_is_told(podman: Any, image: str, variable: str, text: str) -> None:
+    ran = podman("run", "--rm", "--no-healthcheck", "--network", "none", "--env", variable, image, check=False)
+    assert ran.returncode != 0
+    assert text in ran.stderr
+
+
+def test_messages_outlive_the_container(podman: Any, image: str) -> None:
+    """On a root that cannot be written, without any capability."""
+    safe = (
+        "--read-only",
+        "--cap-drop=all",
+        "--volume",
+        f"{podman.network}-data:/data",
+        "--env",
+        "NSQD_MEM_QUEUE_SIZE=5",
+    )
+    podman.start("first", *safe, image, "nsqd")
+    wait_until(lambda: is_healthy(podman, "first"), "nsqd answers")
+    here = ("-d", "127.0.0.1:4150")
+    podman("exec", "--interactive", "first", "nsq", "pub", "orders", *here, stdin="one\ntwo\nthree\n")
+    script = "import urllib.request as u; print(u.urlopen('http://127.0.0.1:4151/config/mem_queue_size').read())"
+    assert podman("exec", "first", "python", "-c", script).stdout == "b'5'\n"
+    podman("stop", "--time", "20", "first")
+    assert exit_code(podman, "first") == 0
+
+    podman.start("second", *safe, image, "nsqd")
+    wait_until(lambda: is_healthy(podman, "second"), "nsqd answers")
+    read = podman("exec", "second", "nsq", "tail", "orders", "-c", "c", "-n", "3", "-t", "30s", *here)
+    assert sorted(read.stdout.split()) == ["one", "three", "two"]
+    podman("stop", "--time", "20", "second")
+
+
+def test_a_daemon_that_does_not_answer_is_not_healthy(podman: Any, image: str) -> None:
+    podman.start("nobody", image, "sleep", "1000")
+    assert not is_healthy(podman, "nobody")
+
+
+def test_the_composed_cluster_works(podman: Any, image: str, root: Path) -> None:
+    """The services of compose.yaml, started one by one as it describes them."""
+    services = yaml.safe_load((root / "compose.yaml").read_text())["services"]
+    ours = {name: service for name, service in services.items() if service["image"] == image}
+    assert sorted(ours) == ["nsqd-1", "nsqd-2", "nsqlookupd"]
+    for name, service in ours.items():
+        variables = [f"--env={key}={value}" for key, value in service["environment"].items()]
+        podman.start(name, *variables, image, service["command"])
+    wait_until(lambda: all(is_healthy(podman, name) for name in ours), "all answer")
+    place = services["jupyter"]["environment"]["NSQ_LOOKUPD_HTTP_ADDRESSES"]
+    inside = (
+        "run",
+        "--rm",
+        "--no-healthcheck",
+        "--network",
+        podman.network,
+        "--env",
+        f"NSQ_LOOKUPD_HTTP_ADDRESSES={place}",
+    )
+
+    def nsqds() -> list[str]:
+        told = json.loads(podman(*inside, image, "nsq", "stat", "--json", "--once").stdout)
+        return list(told["nsqds"])
+
+    wait_until(lambda: nsqds() == ["http://nsqd-1:4151", "http://nsqd-2:4151"], "both nsqds are found")
+    podman(*inside, image, "nsq", "pub", "orders", "-m", "hello")
+    read = podman(*inside, image, "nsq", "tail", "orders", "-c", "c", "-n", "1", "-t", "30s")
+    assert read.stdout == "hello\n"
+    podman("stop", "--time", "20", *ours)
+    assert {name: exit_code(podman, name) for name in ours} == dict.fromkeys(ours, 0)
