@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Final
 
-from pyspark_nsq.broker.journal import ChannelState, Journal, TopicState
+from pyspark_nsq.broker.journal import ChannelState, Journal, Range, TopicState
 from pyspark_nsq.broker.log import Checkpoint, Log
 from pyspark_nsq.broker.segment import Segment
 from pyspark_nsq.broker.shared import Shared
@@ -106,10 +106,9 @@ class Keeper:
         """Write to the journal what has changed; then delete the log files that nobody needs."""
         topic = self._topic
         self._shared.changed.pop(topic, None)
-        needed = topic.held + [part for channel in topic.channels.values() for part in channel.needed()]
-        if self.checkpoint[2] < self.log.end:  # written, and waiting for an fsync
-            needed.append((self.checkpoint[2], self.log.end))
-        finished = not needed and self.log.nbytes > min(_KEEP_FILE_BYTES, self._shared.options.max_bytes_per_file)
+        large = self.log.nbytes > min(_KEEP_FILE_BYTES, self._shared.options.max_bytes_per_file)
+        needed = self._needed() if large or len(self.log.log_files) > 1 else None
+        finished = large and not needed
         everything = everything or finished or self._rewrite or self.journal.bloated
         try:
             self._files.make_directory(self.directory)
@@ -124,7 +123,15 @@ class Keeper:
             return
         self._rewrite = False
         self._gone.clear()
-        self.log.drop_files(needed, keep_last=not finished)
+        if needed is not None:
+            self.log.drop_files(needed, keep_last=not finished)
+
+    def _needed(self) -> list[Range]:
+        """Messages that somebody still has to get."""
+        needed = self._topic.held + [part for channel in self._topic.channels.values() for part in channel.needed()]
+        if self.checkpoint[2] < self.log.end:  # written, and waiting for an fsync
+            needed.append((self.checkpoint[2], self.log.end))
+        return needed
 
     def _state(self, *, everything: bool) -> TopicState:
         topic = self._topic

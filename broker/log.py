@@ -260,8 +260,13 @@ class Log:
 
     def drop_files(self, needed: list[tuple[int, int]], *, keep_last: bool) -> None:
         """Delete the files that hold none of the messages in `needed` (ranges), the last only if it is not kept."""
+        stops: list[int] = []  # ascending: up to each range, the farthest end of all before it
+        needed = sorted(needed)
+        for _first, stop in needed:
+            stops.append(max(stop, stops[-1]) if stops else stop)
         for file in self.log_files[:-1] if keep_last else self.log_files[:]:
-            if any(first < file.end and file.base < stop for first, stop in needed):
+            before = bisect.bisect_left(needed, (file.end, 0))  # ranges that begin before the file ends
+            if before and stops[before - 1] > file.base:
                 continue
             if file is self.log_files[-1]:
                 self._close_writer()

@@ -41,13 +41,13 @@ def load(files: Files, data_path: str, warn: Callable[[str], None]) -> dict[str,
 
 def _topics(value: Any, warn: Callable[[str], None]) -> dict[str, TopicMetadata]:
     topics = {}
-    for topic in _dict({} if value is None else value).get("topics") or []:
+    for topic in _list(_dict({} if value is None else value).get("topics")):
         name = _name(_dict(topic).get("name"))
         if not is_valid_name(name):
             warn(f"skipping creation of invalid topic {name}")
             continue
         topics[name] = TopicMetadata(_bool(topic.get("paused")))
-        for channel in topic.get("channels") or []:
+        for channel in _list(topic.get("channels")):
             channel_name = _name(_dict(channel).get("name"))
             if not is_valid_name(channel_name):
                 warn(f"skipping creation of invalid channel {channel_name}")
@@ -60,6 +60,12 @@ def _dict(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise TypeError(f"expected an object, not {type(value).__name__}")
     return value
+
+
+def _list(value: Any) -> list[Any]:
+    if value is not None and not isinstance(value, list):
+        raise TypeError(f"expected a list, not {type(value).__name__}")
+    return value or []
 
 
 def _bool(value: Any) -> bool:

@@ -39,6 +39,15 @@ if TYPE_CHECKING:
     from pyspark_nsq.broker.lookup_peers import LookupPeers
 
 
+# Clients that wait for the start are answered first.
+_WARM_UP_AFTER_S = 0.2
+
+
+def _warm_up() -> None:
+    """Import what the first run of FINs would otherwise have to wait for."""
+    import pyspark_nsq.proto.runs  # noqa: F401
+
+
 class Nsqd:
     """The daemon: ``start``, then ``stop``."""
 
@@ -113,6 +122,7 @@ class Nsqd:
         self.set_options(self.options)
         self._start_statsd()
         self.turn.request()
+        gevent.spawn_later(_WARM_UP_AFTER_S, _warm_up)
 
     def stop(self) -> None:
         """Close the clients, then persist everything."""
@@ -127,8 +137,9 @@ class Nsqd:
         if self._statsd is not None:
             self._statsd.kill(block=False)
         self._timer.stop()
-        if self._syncing is not None:
+        while self._syncing is not None:  # the files must not be closed under it
             self._syncing.wait()
+            gevent.sleep(0)
         self.engine.close(self.now())
         self.log.info("bye")
 

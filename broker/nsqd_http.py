@@ -192,7 +192,7 @@ class NsqdApi:
         self._daemon.wait_for(ticket)
         if ticket.error is not None:
             self._daemon.log.error("failed to write messages of topic %s - %s", topic.name, ticket.error)
-            raise HttpError(503, "EXITING")
+            raise HttpError(503, "WRITE_FAILED")
         return "OK"
 
     # Topics and channels

@@ -26,6 +26,8 @@ def crowd(daemon: Nsqd) -> Iterator[None]:
         member = socket.create_connection((host, int(port)))
         member.sendall(b"  V2SUB topic%d c%d\nRDY 10\n" % (number % TOPICS, number // TOPICS % CHANNELS))
         members.append(member)
+    for member in members:
+        assert member.recv(10).endswith(b"OK")
     stop = threading.Event()
     keeper = threading.Thread(target=_answer_heartbeats, args=(members, stop), daemon=True)
     keeper.start()

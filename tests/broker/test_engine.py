@@ -373,6 +373,55 @@ def test_fsync_comes_after_sync_every_appends_or_sync_timeout() -> None:
     assert broker.engine.next_sync(NOW + 2 * SECOND) is not None
 
 
+def test_a_message_that_waits_for_its_fsync_while_state_is_saved_survives_a_kill() -> None:
+    broker = Broker(sync_every=1, max_bytes_per_file=100)
+    channel = broker.channel("t", "c")
+    for body in (b"before", b"x"):
+        ticket = broker.publish("t", body)
+        job = broker.engine.next_sync(NOW)
+        assert job is not None
+        job.run()
+        broker.wait(2 * SECOND)
+        broker.engine.synced(job, broker.now)
+        assert ticket.done
+        if body == b"before":
+            consumer = broker.consumer(channel)
+            (frame,) = broker.get(channel, consumer)
+            channel.finish(consumer, frame.message_id, broker.now)
+    broker.files.kill()
+    broker.open()
+    channel = broker.channel("t", "c")
+    assert bodies(broker.get(channel, broker.consumer(channel))) == [b"x"]
+
+
+def test_deferred_messages_of_an_emptied_channel_do_not_come_back_after_a_kill() -> None:
+    broker = Broker()
+    channel = broker.channel("t", "c")
+    broker.publish("t", b"x", defer_ns=SECOND)
+    broker.wait(SECOND - 1)
+    broker.wait(1)
+    broker.publish("t", b"y", defer_ns=9 * SECOND)
+    broker.wait(2 * SECOND)
+    channel.empty(broker.now)
+    broker.files.kill()
+    broker.open()
+    channel = broker.channel("t", "c")
+    assert (channel.depth, channel.deferred_count) == (0, 0)
+
+
+def test_time_outs_count_an_attempt() -> None:
+    broker = Broker()
+    channel = broker.channel("t", "c")
+    broker.publish("t", b"x", b"y")
+    consumer = broker.consumer(channel, SECOND)
+    for attempt in (1, 2, 3):
+        assert [frame.attempts for frame in broker.get(channel, consumer)] == [attempt, attempt]
+        broker.wait(SECOND - 1)
+        assert channel.in_flight_count == 2
+        broker.wait(1)
+    assert channel.timeout_count == 6
+
+
 def test_health_recovers_by_itself_when_writing_works_again() -> None:
     broker = Broker()
     broker.publish("t", b"x")

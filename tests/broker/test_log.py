@@ -37,7 +37,7 @@ class World:
     def segment(self, count: int, size: int = 20, due: int = 0) -> Segment:
         base = self.log.end
         bodies = [b"%d " % (base + at) + b"x" * (size + at % 2 * (size % 3)) for at in range(count)]
-        self.now += 100_000_000
+        self.now += 1_000_000  # often within what shares a tick of ids
         prefix, first = self.ids.take(count, self.now)
         return new_segment(bodies, list(map(len, bodies)), base, prefix, first, self.now, due)
 
@@ -204,8 +204,9 @@ def test_what_cannot_be_cut_off_is_superseded_by_the_next_file() -> None:
         assert len(world.log.log_files) == 2
         for _ in range(2):
             assert world.numbers() == list(range(7))
-            frames = [frame for segment in world.log.read(3, 7) for frame in parse([segment.frames])]
-            assert {frame.timestamp for frame in frames} == {world.now}
+            for first in (0, 3):
+                frames = [frame for segment in world.log.read(first, 7) for frame in parse([segment.frames])]
+                assert {frame.timestamp for frame in frames[3 - first :]} <= {world.now}
             world.open()
 
 

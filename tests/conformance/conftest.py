@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from blackbox.certs import Certificates
 from blackbox.daemons import Daemon, Implementation, Nsqd, Nsqlookupd
 from blackbox.fakes import FakeLookupd
-from blackbox.wire import Conn
+from blackbox.wire import PATIENCE_SECONDS, Conn
 
 StartNsqd = Callable[..., Nsqd]
 StartLookupd = Callable[..., Nsqlookupd]
@@ -46,35 +46,25 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = sorted(kept, key=lambda item: item.get_closest_marker("waits_long") is not None)
 
 
-def folder_of_go() -> Path | None:
-    """The folder with Go's executables."""
-    named = os.environ.get("NSQ_GO_BIN")
-    return Path(named) if named else None
-
-
 @pytest.fixture(scope="session", params=["go", "ours"], ids=["on-go", "on-ours"])
 def impl(request: pytest.FixtureRequest) -> Implementation:
-    """The implementation under test."""
-    name: str = request.param
-    if name == "ours":
-        return Implementation(name, Path(os.environ.get("NSQ_OURS_BIN") or Path(sys.executable).parent))
-    return find_go()
-
-
-def find_go() -> Implementation:
-    """Go's executables, or no test."""
-    folder = folder_of_go()
-    if folder is None:
-        if os.environ.get("NSQ_REQUIRE_GO") == "1":
-            pytest.fail("NSQ_REQUIRE_GO=1 but NSQ_GO_BIN names no folder with Go's nsqd")
-        pytest.skip("set NSQ_GO_BIN to a folder with Go's nsqd and nsqlookupd v1.3.0")
-    return Implementation("go", folder)
+    """The implementation under test; ours is beside the Python that runs, or in the folder that NSQ_OURS_BIN names."""
+    if request.param == "go":
+        found: Implementation = request.getfixturevalue("go_nsqd")
+        return found
+    return Implementation("ours", Path(os.environ.get("NSQ_OURS_BIN") or Path(sys.executable).parent))
 
 
 @pytest.fixture(scope="session")
-def go_nsqd() -> Implementation:
+def go_nsqd(go_nsq: Path) -> Implementation:
     """Go's executables, for tests of ours that need them too."""
-    return find_go()
+    return Implementation("go", go_nsq)
+
+
+@pytest.fixture
+def patience(impl: Implementation) -> float:
+    """Seconds to wait for what Go's nsqd is known not to bring: there every one of them is in vain."""
+    return 5 if impl.name == "go" else PATIENCE_SECONDS
 
 
 @pytest.fixture

@@ -83,13 +83,13 @@ def test_reconnection_registers_everything_again(start_nsqd: StartNsqd) -> None:
 
 # case 97
 @pytest.mark.known_defect("D17")
-def test_reconnection_needs_no_occasion(start_nsqd: StartNsqd) -> None:
+def test_reconnection_needs_no_occasion(start_nsqd: StartNsqd, patience: float) -> None:
     with FakeLookupd() as lookupd:
         daemon = start_nsqd(f"--lookupd-tcp-address={lookupd.address}")
         daemon.post("/topic/create?topic=topic")
         lookupd.await_lines("REGISTER topic")
         lookupd.drop()
-        wait_until(lambda: lookupd.lines(connection=1) == ["IDENTIFY", "REGISTER topic"], patience=8)
+        wait_until(lambda: lookupd.lines(connection=1) == ["IDENTIFY", "REGISTER topic"], patience)
 
 
 def test_directory_that_says_no_is_asked_again_later(start_nsqd: StartNsqd) -> None:

@@ -192,7 +192,7 @@ def test_kill_after_sync_loses_nothing(connect: Connect, start_nsqd: StartNsqd) 
 
 # case 76
 @pytest.mark.known_defect("D2")
-def test_kill_before_the_first_sync_loses_nothing(connect: Connect, start_nsqd: StartNsqd) -> None:
+def test_kill_before_the_first_sync_loses_nothing(connect: Connect, start_nsqd: StartNsqd, patience: float) -> None:
     flags = ["--mem-queue-size=0", "--sync-every=100000", "--sync-timeout=1h"]
     daemon = start_nsqd(*flags)
     connect(daemon).publish("topic", *numbered(20))
@@ -200,13 +200,15 @@ def test_kill_before_the_first_sync_loses_nothing(connect: Connect, start_nsqd: 
     daemon = start_nsqd(*flags)
     connect(daemon).publish("topic", *numbered(20, b"new "))
     daemon.kill()
-    messages = drain(connect(start_nsqd(*flags)), "topic", "channel", 40, patience=4)
+    messages = drain(connect(start_nsqd(*flags)), "topic", "channel", 40, patience)
     assert bodies_of(messages) == sorted(numbered(20) + numbered(20, b"new "))
 
 
 # case 76
 @pytest.mark.known_defect("D2")
-def test_kill_loses_nothing_in_memory_in_flight_or_deferred(connect: Connect, start_nsqd: StartNsqd) -> None:
+def test_kill_loses_nothing_in_memory_in_flight_or_deferred(
+    connect: Connect, start_nsqd: StartNsqd, patience: float
+) -> None:
     daemon = start_nsqd()
     conn = connect(daemon)
     conn.mpub("topic", *numbered(10))
@@ -218,7 +220,7 @@ def test_kill_loses_nothing_in_memory_in_flight_or_deferred(connect: Connect, st
     conn.requeue(first, 500)
     conn.round_trip()
     daemon.kill()
-    messages = drain(connect(start_nsqd()), "topic", "channel", 12, patience=4)
+    messages = drain(connect(start_nsqd()), "topic", "channel", 12, patience)
     assert bodies_of(messages) == sorted([*numbered(10), b"single", b"deferred"])
 
 
@@ -229,7 +231,7 @@ def has_grown(acknowledged: set[bytes], size: int) -> bool:
 
 # case 76
 @pytest.mark.known_defect("D2")
-def test_kill_under_load_loses_nothing_acknowledged(connect: Connect, start_nsqd: StartNsqd) -> None:
+def test_kill_under_load_loses_nothing_acknowledged(connect: Connect, start_nsqd: StartNsqd, patience: float) -> None:
     acknowledged: set[bytes] = set()
 
     def publish(daemon: Nsqd, turn: int) -> None:
@@ -261,7 +263,7 @@ def test_kill_under_load_loses_nothing_acknowledged(connect: Connect, start_nsqd
     delivered: set[bytes] = set()
     # Messages whose answer was lost with the broker may come too.
     while not acknowledged <= delivered:
-        message = conn.message(patience=5)
+        message = conn.message(patience)
         delivered.add(message.body)
         conn.finish(message)
 

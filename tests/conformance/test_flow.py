@@ -240,7 +240,7 @@ def test_sample_rate_of_one_passes_one_percent(connect: Connect, nsqd: Nsqd, top
 
 
 @pytest.mark.known_defect("D7")
-def test_consumer_that_paused_reading_is_served_again_or_closed(connect: Connect, topic: str) -> None:
+def test_consumer_that_paused_reading_is_served_again_or_closed(connect: Connect, topic: str, patience: float) -> None:
     conn, publisher = connect(), connect()
     conn.identify(heartbeat_interval=1000)
     conn.subscribe(topic, "channel", ready=64)
@@ -263,5 +263,5 @@ def test_consumer_that_paused_reading_is_served_again_or_closed(connect: Connect
             return True
         return len(got) == len(bodies)
 
-    wait_until(served_or_closed, patience=8)
+    wait_until(served_or_closed, patience)
     assert got == bodies[: len(got)]

@@ -199,11 +199,11 @@ def test_two_identifies_before_sub(connect: Connect, topic: str) -> None:
 
 # case 16
 @pytest.mark.known_defect("D8")
-def test_second_identify_is_applied_whole(connect: Connect) -> None:
+def test_second_identify_is_applied_whole(connect: Connect, patience: float) -> None:
     conn = connect()
     conn.identify(heartbeat_interval=60000)
     conn.identify(heartbeat_interval=1000)
-    assert conn.frame(patience=5).data == b"_heartbeat_"
+    assert conn.frame(patience).data == b"_heartbeat_"
 
 
 # case 19

@@ -117,10 +117,10 @@ def test_errors_of_lookupd_after_identify(connect: Connect, lookupd: Nsqlookupd,
 # case 100
 @pytest.mark.known_defect("D15")
 @pytest.mark.parametrize("length", [-1, -(2**31), 2**31 - 1])
-def test_lookupd_survives_a_wrong_length(connect: Connect, lookupd: Nsqlookupd, length: int) -> None:
+def test_lookupd_survives_a_wrong_length(connect: Connect, lookupd: Nsqlookupd, length: int, patience: float) -> None:
     conn = connect(lookupd)
     conn.send(b"IDENTIFY\n" + struct.pack(">i", length))
-    assert answer(conn, patience=4).startswith(b"E_BAD_BODY IDENTIFY ")
+    assert answer(conn, patience).startswith(b"E_BAD_BODY IDENTIFY ")
     assert lookupd.http("GET", "/ping").status == 200
 
 

@@ -199,12 +199,14 @@ def test_signal_ends_the_broker_with_clients_connected(
 
 # case 103
 @pytest.mark.known_defect("D1")
-def test_silent_connection_does_not_keep_the_broker_from_ending(connect: Connect, start_nsqd: StartNsqd) -> None:
+def test_silent_connection_does_not_keep_the_broker_from_ending(
+    connect: Connect, start_nsqd: StartNsqd, patience: float
+) -> None:
     daemon = start_nsqd()
     conn = connect(daemon, magic=b"")
     assert daemon.http("GET", "/ping").status == 200
     daemon.process.send_signal(signal.SIGTERM)
-    assert daemon.wait(patience=6) == 0
+    assert daemon.wait(patience) == 0
     conn.closed()
 
 
@@ -361,7 +363,7 @@ def test_statsd(connect: Connect, start_nsqd: StartNsqd) -> None:
 
 # case 104
 @pytest.mark.known_defect("D14")
-def test_statsd_every_second(start_nsqd: StartNsqd) -> None:
+def test_statsd_every_second(start_nsqd: StartNsqd, patience: float) -> None:
     with FakeStatsd() as statsd:
         daemon = start_nsqd(
             f"--statsd-address={statsd.address}",
@@ -373,7 +375,7 @@ def test_statsd_every_second(start_nsqd: StartNsqd) -> None:
         daemon.post("/topic/create?topic=plain")
         daemon.post("/topic/create?topic=gone%23ephemeral")
         prefix = f"nsq.my_host_{daemon.port('HTTP')}."
-        wait_until(lambda: len(values(statsd, f"{prefix}topic.plain.depth")) >= 2, patience=6)
+        wait_until(lambda: len(values(statsd, f"{prefix}topic.plain.depth")) >= 2, patience)
         assert not [line for line in statsd.lines if "ephemeral" in line or ".mem." in line]
         assert daemon.http("GET", "/ping").status == 200
 

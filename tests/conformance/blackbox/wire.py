@@ -4,6 +4,7 @@ It shares no code with the package: an error in the package's codec must not be 
 """
 
 import json
+import os
 import socket
 import ssl
 import struct
@@ -15,7 +16,7 @@ from typing import Any, NamedTuple, Protocol, Self, TypeVar
 RESPONSE, ERROR, MESSAGE = 0, 1, 2
 HEARTBEAT = b"_heartbeat_"
 # A busy machine may be slow: no test waits this long unless it fails.
-PATIENCE_SECONDS = 20.0
+PATIENCE_SECONDS = float(os.environ.get("NSQ_PATIENCE_SECONDS") or 20)
 
 Address = tuple[str, int] | str
 Answer = TypeVar("Answer")
