@@ -31,6 +31,8 @@ _STATS_INTERVAL_S: Final = 2.0
 # Trigger.AvailableNow waits for news of both kinds.
 _DRAIN_INTERVAL_S: Final = 0.1
 _REPORT_INTERVAL_S: Final = 0.5
+# How long it takes to hear from lookupds why a connection has ended.
+_LOOK_S: Final = 1.5
 # A frame of one message must fit; the receiver's memory is bounded by this too.
 _FRAME_SIZE_MAX: Final = 2**30
 
@@ -54,7 +56,8 @@ class Coordinator:
         interval_s = _DRAIN_INTERVAL_S if available_now else _STATS_INTERVAL_S
         self._watcher = Watcher(options, interval_s, self._sources_changed, self._wake)
         self._receivers = [
-            ReceiverProcess(self._setup_of(index), self._token, self._wake) for index in range(options.receivers)
+            ReceiverProcess(self._setup_of(index), self._token, self._wake, self._watcher.look_soon)
+            for index in range(options.receivers)
         ]
 
     def start(self) -> None:
@@ -73,6 +76,8 @@ class Coordinator:
         options = self._options
         in_flight_max = split_evenly(options.in_flight_max, options.receivers)[index]
         bytes_max = options.in_flight_bytes_max // options.receivers
+        # A topic that was deleted closes its connections, and to subscribe makes it anew: lookupds are asked first.
+        retry_delay_s = max(options.retry.delay_s, _LOOK_S) if options.discovery.lookupds else options.retry.delay_s
         limits = Limits(
             channel=options.channel,
             in_flight_max=in_flight_max,
@@ -80,8 +85,8 @@ class Coordinator:
             frame_size_max=min(options.in_flight_bytes_max, _FRAME_SIZE_MAX),
             attempts_max=options.attempts_max,
             dead_letter_topic=options.dead_letter_topic,
-            retry_delay_s=options.retry.delay_s,
-            retry_delay_s_max=options.retry.delay_s_max,
+            retry_delay_s=retry_delay_s,
+            retry_delay_s_max=max(retry_delay_s, options.retry.delay_s_max),
             mark_ns=self._mark_ns,
         )
 

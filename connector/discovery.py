@@ -186,6 +186,16 @@ def fetch_stats(
         raise DiscoveryError(address, f"the answer to GET {path} has not the form of nsqd's") from error
 
 
+def fetch_all_stats(address: HttpAddress, channel: str, timeout_s: float, security: Security) -> dict[str, TopicStats]:
+    """What an nsqd holds of each of its topics and their channel of this name."""
+    path = f"/stats?format=json&include_mem=false&channel={quote(channel, safe='')}"
+    answer = fetch_json(address, path, timeout_s, security)
+    try:
+        return {entry["topic_name"]: _topic_stats(entry, channel) for entry in answer["topics"] or []}
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise DiscoveryError(address, f"the answer to GET {path} has not the form of nsqd's") from error
+
+
 def _topic_stats(topic: Mapping[str, Any], channel: str) -> TopicStats:
     found = next((entry for entry in topic["channels"] or [] if entry["channel_name"] == channel), None)
     return TopicStats(_count(topic, "depth"), None if found is None else _channel_stats(found))

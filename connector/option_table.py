@@ -110,8 +110,8 @@ OPTIONS: Final = (
         Side.SOURCE,
         TEXT,
         "127.0.0.1",
-        "The address of the driver's host where the receivers listen for Spark's tasks. Set it to one that the executors "
-        "can reach, where they are on other hosts: what goes there is not encrypted.",
+        "The address of the driver's host where the receivers listen for Spark's tasks. Where executors are on other "
+        "hosts, set it to one that they can reach: what goes there is not encrypted.",
     ),
     Option(
         "maxInFlight",

@@ -43,7 +43,11 @@ class PublishConnection:
     @property
     def has_news(self) -> bool:
         """Whether ``receive`` has something to say that poll() cannot see."""
-        return self._failure is not None or self._stream.pending
+        try:
+            return self._failure is not None or self._stream.pending
+        except WireError as error:
+            self._failure = self._broken(error)
+            return True
 
     def send(self, pieces: Sequence[bytes | memoryview]) -> None:
         self._stream.queue(*pieces)

@@ -76,10 +76,12 @@ class ReceiverCore:
         state.redeliveries.connected(now)
         return connection
 
-    def connect_failed(self, source: Source, now: float) -> None:
+    def connect_failed(self, source: Source, now: float) -> int:
+        """How often in a row it has failed now."""
         state = self._state(source)
         state.opening -= 1
         self._back_off(state, now)
+        return state.failures
 
     def _back_off(self, state: SourceState, now: float) -> None:
         state.counts.failed_connections += 1
@@ -93,7 +95,9 @@ class ReceiverCore:
         connection.alive = False
         state.connections.remove(connection)
         state.lost_at = now
-        state.redeliveries.commit(connection.recent_fins(), now)
+        # After its answer to CLS nsqd has read all.
+        if not connection.closed_by_nsqd:
+            state.redeliveries.commit(connection.recent_fins(), now)
         for chunk in self.lane:
             if chunk.connection is connection:
                 self._index(chunk)

@@ -9,11 +9,12 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, Final, Protocol, TypeVar
 
 from pyspark_nsq.connector.client import NsqdStream, connect
 from pyspark_nsq.connector.connection import Connection, Source
-from pyspark_nsq.connector.errors import NsqError
+from pyspark_nsq.connector.errors import NsqError, RefusedError
 from pyspark_nsq.connector.receiver_core import TICK_S, ReceiverCore
 from pyspark_nsq.connector.settings import ConnectionSettings
 from pyspark_nsq.proto.errors import WireError
@@ -23,12 +24,16 @@ log = logging.getLogger(__name__)
 # Decoding costs least a message in large pieces.
 _READ_SIZE: Final = 1024 * 1024
 # A round in which something came is followed by so long a pause, so that more comes at once in the next.
-_PAUSE_S: Final = 0.002
+_PAUSE_S: Final = 0.005
 _CONNECT_THREADS: Final = 8
 # How long nsqd has to answer CLS, and then to read the last commands.
 _CLOSE_S: Final = 2.0
 # nsqd sends heartbeats; after so many intervals without any the connection is dead, whatever TCP says.
 _SILENT_INTERVALS: Final = 2.5
+
+# Larger pieces than nsqd's default, and sooner: messages that do not fill one wait so long. Every nsqd that is not told
+# otherwise allows both.
+_OUTPUT_BUFFER: Final[dict[str, Any]] = {"output_buffer_size": 64 * 1024, "output_buffer_timeout_ms": 50}
 
 _Result = TypeVar("_Result")
 
@@ -158,14 +163,29 @@ class ReceiverLoop:
     def _connect(self, source: Source) -> None:
         """Runs in a thread of its own: connecting and its handshake block."""
         try:
-            stream = connect(source.nsqd, self._settings)
+            stream = self._stream(source)
         except Exception as error:
             # Whatever it is, it must not end the query: nsqd may be there an hour later.
-            log.warning("%s; it will be tried again", error if isinstance(error, NsqError) else repr(error))
-            self.call(lambda now: self._core.connect_failed(source, now))
+            reason = str(error) if isinstance(error, NsqError) else repr(error)
+            self.call(lambda now: self._connect_failed(source, reason, now))
             return
         stream.settimeout(0)
         self.call(lambda now: self._connected(source, stream, now))
+
+    def _connect_failed(self, source: Source, reason: str, now: float) -> None:
+        failures = self._core.connect_failed(source, now)
+        # The first time, and ever more rarely.
+        if failures.bit_count() == 1:
+            log.warning("%s; it has failed %d times in a row and will be tried again", reason, failures)
+
+    def _stream(self, source: Source) -> NsqdStream:
+        try:
+            return connect(source.nsqd, replace(self._settings, **_OUTPUT_BUFFER))
+        except RefusedError as error:
+            # This nsqd was told to allow less.
+            if "output buffer" not in error.text:
+                raise
+            return connect(source.nsqd, self._settings)
 
     def _connected(self, source: Source, stream: NsqdStream, now: float) -> None:
         if self._stopped:

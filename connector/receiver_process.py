@@ -43,7 +43,9 @@ class ReceiverError(NsqError):
 class ReceiverProcess:
     """``status`` is what the running receiver said last; None while there is none."""
 
-    def __init__(self, make_setup: MakeSetup, token: str, changed: Callable[[], None]) -> None:
+    def __init__(
+        self, make_setup: MakeSetup, token: str, changed: Callable[[], None], connection_lost: Callable[[], None]
+    ) -> None:
         self.incarnation = 0
         self.address = ""
         self.status: pb.Status | None = None
@@ -53,6 +55,8 @@ class ReceiverProcess:
         self._make_setup = make_setup
         self._token = token
         self._changed = changed
+        self._connection_lost = connection_lost
+        self._failed_connections = 0
         self._assignment = pb.Command()
         self._commands: queue.SimpleQueue[pb.Command | None] = queue.SimpleQueue()
         self._finished = 0
@@ -144,6 +148,14 @@ class ReceiverProcess:
             _end(process, _STOP_S)
             process.stdout.close()
 
+    def _take(self, status: pb.Status) -> None:
+        self.status = status
+        failed = sum(source.counters.failed_connections for source in status.sources)
+        if failed > self._failed_connections:
+            self._connection_lost()
+        self._failed_connections = failed
+        self._changed()
+
     def _follow(self) -> None:
         """Send commands and keep the newest state, until the receiver is gone."""
         commands = self._commands = queue.SimpleQueue()
@@ -153,8 +165,7 @@ class ReceiverProcess:
             stub: Any = receiver_pb2_grpc.ReceiverStub(channel)  # type: ignore[no-untyped-call]
             try:
                 for status in stub.Control(iter(commands.get, None), metadata=[(TOKEN_KEY, self._token)]):
-                    self.status = status
-                    self._changed()
+                    self._take(status)
             finally:
                 commands.put(None)
 

@@ -81,7 +81,7 @@ class NsqBatchWriter(DataSourceArrowWriter):
 
 
 def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> NsqStreamWriter:  # noqa: ARG001
-    """The writer of a streaming query. In complete mode each batch publishes the whole result again."""
+    """The writer of a streaming query, which can only add."""
     return NsqStreamWriter(*_prepare(options, schema))
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from pyspark_nsq.connector.connection import Source
-from pyspark_nsq.connector.discovery import Directory, PollPlan, TopicStats, fetch_stats
+from pyspark_nsq.connector.discovery import Directory, PollPlan, TopicStats, fetch_all_stats, fetch_stats
 from pyspark_nsq.connector.errors import DiscoveryError
 from pyspark_nsq.connector.options import SourceOptions
 from pyspark_nsq.connector.settings import HttpAddress
@@ -103,18 +103,24 @@ class Watcher:
     def ask_stats(self) -> None:
         """Ask every nsqd what waits in the channel; one that does not answer is left out."""
         stats: dict[Source, tuple[TopicStats | None, float]] = {}
+        by_address: dict[HttpAddress, list[Source]] = {}
         for source, address in self.sources.items():
-            if address is None:
-                continue
+            if address is not None:
+                by_address.setdefault(address, []).append(source)
+        for address, sources in by_address.items():
             asked_at = time.monotonic()
             try:
-                found = fetch_stats(
-                    *(address, source.topic, self._options.channel),
-                    *(_STATS_TIMEOUT_S, self._options.discovery.security),
-                )
+                found = self._ask(address, sources)
             except DiscoveryError as error:
                 log.debug("no statistics: %s", error)
                 continue
-            stats[source] = (found, asked_at)
+            stats.update((source, (found.get(source.topic), asked_at)) for source in sources)
         self.stats = stats
         self._stats_changed()
+
+    def _ask(self, address: HttpAddress, sources: list[Source]) -> Mapping[str, TopicStats | None]:
+        channel, security = self._options.channel, self._options.discovery.security
+        if len(sources) > 1:
+            return fetch_all_stats(address, channel, _STATS_TIMEOUT_S, security)
+        topic = sources[0].topic
+        return {topic: fetch_stats(address, topic, channel, _STATS_TIMEOUT_S, security)}

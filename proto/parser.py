@@ -11,7 +11,6 @@ from typing import Final, NamedTuple
 
 from pyspark_nsq.proto.frames import MESSAGE_ID_SIZE
 from pyspark_nsq.proto.names import decode_name, quote
-from pyspark_nsq.proto.runs import decode_run
 
 # A line with its line feed; nsqd reads commands through a buffer of this size.
 LINE_SIZE_MAX: Final = 16 * 1024
@@ -413,6 +412,11 @@ def _id_run(word: str, buffer: bytes, words: list[bytes], start: int, end: int) 
     _check_id(words[1])
     prefix_size = len(word) + 1
     prefix, suffix = buffer[start : start + prefix_size], buffer[start + prefix_size + MESSAGE_ID_SIZE : end]
+    if not buffer.startswith(prefix, end):
+        return words[1], end
+    # Only with the first run: numpy takes longer to import than all the rest of a broker's start.
+    from pyspark_nsq.proto.runs import decode_run
+
     more = decode_run(buffer, end, prefix, suffix)
     return words[1] + more, end + len(more) // MESSAGE_ID_SIZE * (end - start)
 

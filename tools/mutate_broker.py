@@ -252,7 +252,11 @@ def make_copy(folder: Path) -> None:
 
 def run_suite(folder: Path, selections: set[tuple[str, str]] | None) -> tuple[bool, str]:
     """Whether the tests pass on the copy, and what pytest said at the end."""
-    environment = environ | {"NSQ_OURS_BIN": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
+    environment = environ | {
+        "NSQ_OURS_BIN": str(folder),
+        "NSQ_PATIENCE_SECONDS": "10",  # what a fault keeps from coming is waited for in vain
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
     targets, expression = [str(SUITE)], "on-ours"
     if selections is not None:
         targets = [str(SUITE / f"test_{file}.py") for file in sorted({file for file, _ in selections})]

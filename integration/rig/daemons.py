@@ -173,7 +173,7 @@ class Nsqd(Daemon):
         return consumers + len(answer["producers"] or [])
 
 
-def wait_until(look: Callable[[], Any], what: str, timeout_s: float = 30.0) -> Any:
+def wait_until(look: Callable[[], Any], what: str, timeout_s: float = 90.0) -> Any:
     """The first true answer of ``look``; an assertion naming ``what`` if none comes in time."""
     deadline = time.monotonic() + timeout_s
     while True:

@@ -3,13 +3,15 @@
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
 from pyspark.sql import DataFrame, Row, SparkSession
-from pyspark.sql.streaming import StreamingQuery
 
 from rig.daemons import Nsqd, wait_until
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
 
 RECEIVER = "pyspark_nsq.connector.receiver"
 PLANNER = "python_streaming_source_runner"

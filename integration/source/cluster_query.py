@@ -1,12 +1,14 @@
 """A query on a cluster of two executors of one core, of which one is killed under it. Run as a program."""
 
 import os
+import shutil
 import signal
 import sys
 import time
 from pathlib import Path
 
 import psutil
+import pyspark
 from pyspark.sql import DataFrame, SparkSession
 
 
@@ -22,14 +24,15 @@ def main(tcp: str, http: str, topic: str, folder: Path) -> None:
         SparkSession.Builder()
         .master("local-cluster[2,1,1024]")
         .config("spark.ui.enabled", "false")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.executorEnv.SPARK_LOCAL_IP", "127.0.0.1")
+        .config("spark.executor.memory", "512m")
         .getOrCreate()
     )
     bodies: dict[int, list[str]] = {}
 
     def keep(rows: DataFrame, batch: int) -> None:
         if batch == 0:
+            # There is an executor once it has done something.
+            rows.count()
             os.kill(executors()[0].pid, signal.SIGKILL)
         bodies[batch] = [bytes(row.body).decode() for row in rows.collect()]
 
@@ -45,8 +48,11 @@ def main(tcp: str, http: str, topic: str, folder: Path) -> None:
     # An idle poll finishes the last batch.
     time.sleep(1)
     query.stop()
+    work = Path(pyspark.__file__).parent / "work" / spark.sparkContext.applicationId
     (folder / "bodies").write_text("\n".join(body for batch in bodies.values() for body in batch))
     spark.stop()
+    # Where such a cluster keeps its executors' files cannot be chosen.
+    shutil.rmtree(work, ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -99,9 +99,10 @@ def test_a_stop_in_the_middle_of_a_batch_gives_everything_back_at_once(
     nsqd.publish(topic, numbered(0, 300))
     begun: list[int] = []
 
-    def hang(_rows: DataFrame, batch: int) -> None:
+    def hang(rows: DataFrame, batch: int) -> None:
         begun.append(batch)
-        time.sleep(600)
+        # In tasks, which a stop can end.
+        rows.foreach(lambda _row: time.sleep(600))
 
     reading = start_reading(nsqd, topic=topic, before_batch=hang)
     wait_until(lambda: begun, "a batch")
@@ -118,7 +119,7 @@ def test_a_stop_in_the_middle_of_a_batch_gives_everything_back_at_once(
 
 def test_trigger_once_is_refused(start_reading: StartReading, nsqd: Nsqd, topic: str) -> None:
     reading = start_reading(nsqd, topic=topic, trigger={"once": True})
-    with pytest.raises(StreamingQueryException, match="Trigger.Once is not supported"):
+    with pytest.raises(StreamingQueryException, match=r"Trigger\.Once is not supported"):
         reading.query.awaitTermination(60)
 
 

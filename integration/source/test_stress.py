@@ -48,7 +48,9 @@ class Stress:
             self.start()
 
     def start(self) -> None:
-        self.readings.append(self._start_reading(*self.nsqds, topic=self.topic, maxInFlight=300, retryDelayMax="500ms"))
+        self.readings.append(
+            self._start_reading(*self.nsqds, topic=self.topic, maxInFlight=2000, retryDelayMax="500ms")
+        )
 
     def kill_receiver(self) -> None:
         for receiver in processes("connector.receiver")[:1]:

@@ -1,0 +1,32 @@
+"""Executors that are processes of their own, and a task that fails after part of its rows are published."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from rig.consumer import drain
+from rig.daemons import Daemon, Implementation, Nsqd
+from rig.frames import bodies
+
+COUNT = 60_000
+
+
+def test_a_task_that_fails_halfway_makes_duplicates_and_no_loss(
+    go_folder: Path | None, daemons: list[Daemon], tmp_path: Path
+) -> None:
+    # Both makes in one run: a cluster takes long to start.
+    folders = {"ours": Path(sys.executable).parent, "go": go_folder}
+    nsqds = {name: Nsqd(Implementation(name, folder), tmp_path / name) for name, folder in folders.items() if folder}
+    daemons.extend(nsqds.values())
+    places = []
+    for name, nsqd in nsqds.items():
+        nsqd.make_channel(name, "c")
+        places += [nsqd.tcp, nsqd.http, name]
+    job = [sys.executable, str(Path(__file__).with_name("cluster_job.py")), str(COUNT), *places]
+    done = subprocess.run(job, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stderr[-3000:]
+    for name, nsqd in nsqds.items():
+        found = drain(nsqd, name, "c")
+        assert found.keys() == bodies(COUNT).keys()
+        assert found.total() > COUNT
+        assert max(found.values()) == 2

@@ -1,0 +1,51 @@
+"""From NSQ through Spark into NSQ, and out again: every message is accounted for."""
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from rig.daemons import Lookupd, Nsqd, wait_until
+from rig.frames import bodies
+
+COUNT = 20_000
+
+
+def read(spark: SparkSession, lookupd: Lookupd, topic: str) -> DataFrame:
+    options = {"topic": topic, "channel": "c", "lookupdHttpAddresses": lookupd.http}
+    return spark.readStream.format("nsq").options(**options).load()
+
+
+def test_source_to_sink_to_source(
+    spark: SparkSession,
+    start_lookupd: Callable[..., Lookupd],
+    start_nsqd: Callable[..., Nsqd],
+    topic: str,
+    tmp_path: Path,
+) -> None:
+    lookupd = start_lookupd()
+    nsqds = [start_nsqd(lookupds=(lookupd,)) for _ in range(2)]
+    for number, nsqd in enumerate(nsqds):
+        nsqd.make_channel(topic, "c")
+        nsqd.make_channel(f"{topic}-out", "c")
+        nsqd.publish(topic, list(bodies(COUNT))[number::2])
+    wait_until(lambda: len(lookupd.producers(f"{topic}-out")) == 2, "both nsqds at lookupd")
+
+    through = read(spark, lookupd, topic).select("body").writeStream.format("nsq")
+    through = through.options(topic=f"{topic}-out", lookupdHttpAddresses=lookupd.http, connectionIdleTimeout="1s")
+    query = through.option("checkpointLocation", str(tmp_path / "through")).trigger(availableNow=True).start()
+    assert query.awaitTermination(200)
+    assert [nsqd.unfinished(topic, "c") for nsqd in nsqds] == [0, 0]
+    assert sum(nsqd.message_count(f"{topic}-out") for nsqd in nsqds) == COUNT
+
+    found: Counter[bytes] = Counter()
+
+    def count(rows: DataFrame, _batch: int) -> None:
+        found.update(bytes(row.body) for row in rows.collect())
+
+    out = read(spark, lookupd, f"{topic}-out").writeStream.foreachBatch(count)
+    query = out.option("checkpointLocation", str(tmp_path / "out")).trigger(availableNow=True).start()
+    assert query.awaitTermination(200)
+    assert found == bodies(COUNT)
+    assert [nsqd.unfinished(f"{topic}-out", "c") for nsqd in nsqds] == [0, 0]
+    wait_until(lambda: not any(nsqd.connections() for nsqd in nsqds), "the end of all connections")
