@@ -28,7 +28,8 @@ log = logging.getLogger(__name__)
 _COMMAND: Final = [sys.executable, "-P", "-m", "pyspark_nsq.connector.receiver"]
 # Longer than a receiver needs to give everything back.
 _STOP_S: Final = 6.0
-_RESTART_S: Final = (0.1, 5.0)
+_STOP_LOOK_S: Final = 0.01
+_RESTART_S: Final = (0.1, 2.0)
 # A receiver that lived so long did not die of its start.
 _HEALTHY_S: Final = 30.0
 _FAILED_STARTS_MAX: Final = 5
@@ -63,7 +64,7 @@ class ReceiverProcess:
         self._port = 0
         self._failed_starts = 0
         self._process: subprocess.Popen[bytes] | None = None
-        self._stopping = threading.Event()
+        self._stopping = False
         self._thread = threading.Thread(target=self._supervise, name="receiver", daemon=True)
 
     @property
@@ -85,25 +86,31 @@ class ReceiverProcess:
             self._commands.put(pb.Command(finish=pb.Finish(before=before)))
 
     def begin_stop(self) -> None:
-        self._stopping.set()
+        self._stopping = True
         self._commands.put(pb.Command(stop=pb.Stop()))
 
     def end_stop(self) -> None:
-        """Wait until the process has given back its messages and is gone; make it go if that takes too long."""
-        if self._process:
-            _end(self._process, _STOP_S)
+        """Wait until the process has given back its messages and is gone; make it go if that takes too long.
+
+        It runs in a signal handler, so perhaps in the middle of itself: locks could never be had again.
+        """
+        deadline = time.monotonic() + _STOP_S
+        while self._thread.is_alive() and time.monotonic() < deadline:
+            time.sleep(_STOP_LOOK_S)
+        if self._process and self._thread.is_alive():
+            self._process.kill()
 
     # The process's life, in a thread of its own that lasts as long: its end would end the process.
 
     def _supervise(self) -> None:
-        while not self._stopping.is_set():
+        while not self._stopping:
             started_at = time.monotonic()
             try:
                 self._live()
                 reason = "its process has ended"
             except (OSError, NsqError, grpc.RpcError) as error:
                 reason = repr(error) if not isinstance(error, grpc.RpcError) else "its process has died"
-            if self._stopping.is_set():
+            if self._stopping:
                 return
             if self.status:
                 self.past.append(self.status)
@@ -112,7 +119,7 @@ class ReceiverProcess:
             self._count_failure(time.monotonic() - started_at, reason)
             log.warning("receiver lost: %s; starting another, nsqds deliver again what it held", reason)
             self._changed()
-            self._stopping.wait(min(_RESTART_S[0] * 2**self._failed_starts, _RESTART_S[1]))
+            time.sleep(min(_RESTART_S[0] * 2**self._failed_starts, _RESTART_S[1]))
 
     def _count_failure(self, lived_s: float, reason: str) -> None:
         self._failed_starts = 0 if lived_s > _HEALTHY_S else self._failed_starts + 1
@@ -160,6 +167,9 @@ class ReceiverProcess:
         """Send commands and keep the newest state, until the receiver is gone."""
         commands = self._commands = queue.SimpleQueue()
         commands.put(self._assignment)
+        if self._stopping:
+            # Its command went to the queue before.
+            commands.put(pb.Command(stop=pb.Stop()))
         options = [("grpc.enable_http_proxy", 0)]
         with grpc.insecure_channel(self.address, options) as channel:
             stub: Any = receiver_pb2_grpc.ReceiverStub(channel)  # type: ignore[no-untyped-call]

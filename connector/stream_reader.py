@@ -32,6 +32,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema = schema
         self._invalid_utf8 = options.invalid_utf8
         self._coordinator: Coordinator | None = None
+        self._is_stopping = False
 
     def __getstate__(self) -> dict[str, Any]:
         # Tasks need neither the options, which may hold secrets, nor what runs on the driver.
@@ -73,6 +74,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._started().finish(parse_offset(end))
 
     def stop(self) -> None:
+        self._is_stopping = True
         if self._coordinator:
             self._coordinator.stop()
             self._coordinator = None
@@ -89,6 +91,9 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._coordinator
 
     def _terminate(self, number: int, _frame: object) -> None:
+        if self._is_stopping:
+            # What it has interrupted is the stop, after which the process ends.
+            return
         self.stop()
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)

@@ -169,6 +169,7 @@ def test_poison_ends_in_the_dead_letter_topic(
     assert healthy.bodies() == good
 
 
+@pytest.mark.timeout(280)
 def test_a_cluster_of_two_executors(nsqd: Nsqd, topic: str, tmp_path: Path) -> None:
     """Executors are processes of their own, and a killed one's tasks are tried again elsewhere."""
     nsqd.make_channel(topic, "c")
@@ -178,7 +179,7 @@ def test_a_cluster_of_two_executors(nsqd: Nsqd, topic: str, tmp_path: Path) -> N
         [sys.executable, str(script), nsqd.tcp, nsqd.http, topic, str(tmp_path)],
         capture_output=True,
         text=True,
-        timeout=150,
+        timeout=240,
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[:4000]
     assert sorted((tmp_path / "bodies").read_text().splitlines()) == sorted(f"message {n}" for n in range(4000))

@@ -1,6 +1,7 @@
 """Offsets in, batches out: the coordinator and the reader above it, with receivers that only say what they hold."""
 
 import pickle
+import signal
 import time
 from collections.abc import Callable
 from typing import Any
@@ -164,6 +165,21 @@ def test_answers_come_from_what_is_known(reader: tuple[NsqStreamReader, FakeRece
     start = source.latestOffset(source.initialOffset(), ReadMaxRows(5))
     assert start["ends"] == [5]
     assert source.reportLatestOffset() is source.reportLatestOffset()
+
+
+def test_a_termination_in_the_middle_of_a_stop_leaves_it_alone() -> None:
+    """Spark sends SIGTERM to a process that is ending already; waiting for a lock twice would never end."""
+    source = NsqStreamReader(parse_source_options(OPTIONS), DEFAULT_SCHEMA)
+    stops: list[str] = []
+
+    class Stopping:
+        def stop(self) -> None:
+            stops.append("stop")
+            source._terminate(signal.SIGTERM, None)
+
+    source._coordinator = Stopping()  # type: ignore[assignment]
+    source.stop()
+    assert stops == ["stop"]
 
 
 def test_trigger_once_is_refused(reader: tuple[NsqStreamReader, FakeReceiver]) -> None:

@@ -32,9 +32,7 @@ class Podman:
         self._variables = os.environ | {"CONTAINERS_CONF": str(configuration), "LC_ALL": "C"}
         self.network = f"nsq{uuid.uuid4().hex[:8]}"
 
-    def __call__(
-        self, *arguments: str | Path, check: bool = True, stdin: str = ""
-    ) -> subprocess.CompletedProcess[str]:
+    def __call__(self, *arguments: str | Path, check: bool = True, stdin: str = "") -> subprocess.CompletedProcess[str]:
         ran = subprocess.run(
             ["podman", "--root", self._store / "root", "--runroot", self._store / "run", *arguments],
             env=self._variables,
