@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import time
@@ -15,6 +16,8 @@ from blackbox.fakes import FakeLookupd
 from blackbox.http import Response, request
 from blackbox.wire import PATIENCE_SECONDS, Address, Conn, wait_until
 
+# Where util-linux is at hand, a daemon does not outlive a test run that is killed.
+DIES_WITH_THE_RUN = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
 LISTENING = re.compile(r"(TCP|HTTP|HTTPS): listening on (\S+)")
 
 
@@ -37,7 +40,7 @@ class Daemon:
         self.folder = folder
         self.log_path = folder.parent / f"{folder.name}.{self.program}.{time.monotonic_ns()}.log"
         # Flags repeated later win in both implementations.
-        command = [str(impl.folder / self.program), *self.loopback, *flags]
+        command = [*DIES_WITH_THE_RUN, str(impl.folder / self.program), *self.loopback, *flags]
         with self.log_path.open("wb") as log:
             # A group of its own shows at the end whether a child was left behind.
             self.process = subprocess.Popen(

@@ -1,0 +1,94 @@
+"""A receiver's connection: what bytes from nsqd mean, however they are cut, and which it does not believe."""
+
+import pytest
+
+from pyspark_nsq.connector.connection import RECENT_FINS_MAX, Connection, Source
+from pyspark_nsq.connector.errors import ConnectError, RefusedError
+from pyspark_nsq.connector.handshake import ServerFacts
+from pyspark_nsq.connector.settings import Address
+from pyspark_nsq.proto.errors import WireError
+from pyspark_nsq.proto.frames import ERROR, HEARTBEAT, OK, RESPONSE, encode_frame, encode_message
+
+FRAME_SIZE_MAX = 10_000
+SIZES = [1, 0, 50, 9_000, 7]
+IDS = [b"%016d" % number for number in range(5)]
+
+
+def connection() -> Connection:
+    source = Source("topic", Address("127.0.0.1", 4150))
+    return Connection(source, ServerFacts("1.3.0", 2500, 60_000, 900_000), "channel", FRAME_SIZE_MAX)
+
+
+def output(of: Connection) -> bytes:
+    return b"".join(of.take_output())
+
+
+STREAM = (
+    encode_frame(RESPONSE, OK)
+    + b"".join(encode_message(1, 1, message_id, b"x" * size) for message_id, size in zip(IDS, SIZES, strict=True))
+    + encode_frame(RESPONSE, HEARTBEAT)
+    + encode_frame(ERROR, b"E_FIN_FAILED FIN " + IDS[0] + b" failed ID not in flight")
+)
+
+
+@pytest.mark.parametrize("size", [1, 3, 1000, len(STREAM)])
+def test_bytes_mean_the_same_however_they_are_cut(size: int) -> None:
+    one = connection()
+    ids, sizes, failed = [], [], []
+    for start in range(0, len(STREAM), size):
+        events = one.receive(STREAM[start : start + size])
+        ids += events.messages.column("id").to_pylist()
+        sizes += [len(body) for body in events.messages.column("body").to_pylist()]
+        failed += events.failed
+    assert (ids, sizes) == (IDS, SIZES)
+    assert [(each.word, each.message_id) for each in failed] == [(b"FIN", IDS[0])]
+    assert one.subscribed
+    assert one.in_flight == 5
+    assert output(one) == b"SUB topic channel\nNOP\n"
+
+
+@pytest.mark.parametrize(
+    ("data", "error"),
+    [
+        (b"\x7f\xff\xff\xff\x00\x00\x00\x02", WireError),
+        (b"\x00\x00\x00\x03\x00\x00\x00", WireError),
+        (encode_frame(3, b"?"), WireError),
+        (encode_frame(2, b"too short for a message"), WireError),
+        (encode_frame(RESPONSE, b"whatever"), WireError),
+        (encode_frame(RESPONSE, OK) * 2, WireError),
+        (encode_frame(ERROR, b"E_BAD_TOPIC SUB topic name is not valid"), RefusedError),
+        (encode_frame(ERROR, b"E_UNAUTHORIZED AUTH failed for SUB"), ConnectError),
+        (encode_frame(ERROR, b"E_FIN_FAILED FIN short"), RefusedError),
+    ],
+)
+def test_what_no_nsqd_says_and_fatal_errors_end_the_connection(data: bytes, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        connection().receive(data)
+
+
+def test_what_rdy_allowed_counts_until_nsqd_has_read_the_new_one() -> None:
+    one = connection()
+    one.set_rdy(100, 0.0, 1.0)
+    one.set_rdy(10, 5.0, 1.0)
+    one.set_rdy(20, 5.5, 1.0)
+    assert [one.charge(now) for now in (5.5, 5.9, 6.1)] == [100, 100, 20]
+    assert output(one).endswith(b"RDY 100\nRDY 10\nRDY 20\n")
+    one.set_rdy(20, 7.0, 1.0)
+    assert not one.has_output
+
+
+def test_the_memory_of_fins_is_bounded() -> None:
+    one = connection()
+    for _ in range(3):
+        one.finish(b"".join(b"%016d" % number for number in range(RECENT_FINS_MAX)))
+    # The last of them, and what came with the first of those.
+    assert RECENT_FINS_MAX * 16 <= len(one.recent_fins()) <= 2 * RECENT_FINS_MAX * 16
+
+
+def test_a_dead_letter_is_confirmed_in_the_order_of_publishing() -> None:
+    one = connection()
+    one.receive(encode_frame(RESPONSE, OK))
+    one.publish("dead", IDS[0], b"a")
+    one.publish("dead", IDS[1], b"b")
+    assert one.receive(encode_frame(RESPONSE, OK)).published == [IDS[0]]
+    assert one.receive(encode_frame(RESPONSE, OK)).published == [IDS[1]]
