@@ -41,7 +41,9 @@ def test_its_links_lead_somewhere(name: str) -> None:
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", NOTEBOOKS)
-def test_it_runs(name: str, tmp_path: Path) -> None:
+def test_it_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A busy machine may take long to start Spark's Python workers.
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "--conf spark.python.authenticate.socketTimeout=60s pyspark-shell")
     notebook = nbformat.read(FOLDER / name, as_version=4)
     client = NotebookClient(
         notebook, timeout=CELL_TIMEOUT_S, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}

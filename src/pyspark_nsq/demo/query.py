@@ -36,6 +36,8 @@ def make_session(folder: Path) -> "SparkSession":
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.session.timeZone": "UTC",
+        # A busy machine may take long to start Spark's Python workers.
+        "spark.python.authenticate.socketTimeout": "60s",
     }
     builder = SparkSession.Builder().master("local[*]").appName("pyspark-nsq demo")
     for name, value in settings.items():
