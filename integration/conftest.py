@@ -5,7 +5,6 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 from pyspark.sql import SparkSession
 
@@ -115,24 +114,3 @@ def make_session(master: str, **settings: str) -> SparkSession:
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     return session
-
-
-@pytest.fixture
-def open_connections() -> Callable[[Nsqd], int]:
-    """How many connections to an nsqd the processes that tests started have."""
-
-    def count(nsqd: Nsqd) -> int:
-        ours = [psutil.Process(), *psutil.Process().children(recursive=True)]
-        ports = {nsqd.ports["TCP"]}
-        found = 0
-        for process in ours:
-            if process.pid == nsqd.process.pid:
-                continue
-            try:
-                connections = process.net_connections(kind="tcp")
-            except psutil.NoSuchProcess:
-                continue
-            found += sum(1 for each in connections if each.raddr and each.raddr.port in ports)
-        return found
-
-    return count

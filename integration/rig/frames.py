@@ -3,13 +3,12 @@
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (as everybody writes it)
 
-from rig.daemons import Nsqd, wait_until
+from rig.daemons import Nsqd
 
 BATCH_ROWS = 1_000
 
@@ -48,8 +47,3 @@ def gated(rows: DataFrame, gate: Path, open_rows: int) -> DataFrame:
                 yield part
 
     return rows.mapInArrow(pass_on, rows.schema)
-
-
-def wait_for_messages(topic: str, *nsqds: Nsqd) -> Any:
-    """Wait until any of the nsqds has got a message of the topic."""
-    return wait_until(lambda: sum(nsqd.message_count(topic) for nsqd in nsqds), f"messages of {topic}")

@@ -5,6 +5,7 @@ import shutil
 import signal
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -13,8 +14,12 @@ from pyspark.sql import DataFrame, SparkSession
 
 
 def executors() -> list[psutil.Process]:
-    found = psutil.Process().children(recursive=True)
-    return [each for each in found if any("CoarseGrainedExecutorBackend" in word for word in each.cmdline())]
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            if any("CoarseGrainedExecutorBackend" in word for word in process.cmdline()):
+                found.append(process)
+    return found
 
 
 def main(tcp: str, http: str, topic: str, folder: Path) -> None:

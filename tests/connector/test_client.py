@@ -159,10 +159,12 @@ def test_a_client_certificate_is_shown_when_asked_for(start_peer: StartPeer, cer
         peer.identify(tls_v1=True)
         peer.start_tls(context)
         seen.append(peer.socket.getpeercert())  # type: ignore[attr-defined]
+        peer.send(b"!")
 
     security = Security(tls=True, tls_ca_file=str(certificates.authority), tls_cert_file=str(certificates.client))
-    with connected(start_peer(script), ConnectionSettings(security=security)):
-        assert seen == [seen[0]]
+    with connected(start_peer(script), ConnectionSettings(security=security)) as stream:
+        assert read_exactly(stream, 1) == b"!"
+    assert "client@example.org" in str(seen)
     without = Security(tls=True, tls_ca_file=str(certificates.authority))
     with pytest.raises(ConnectError):
         connect(start_peer(script).address, ConnectionSettings(security=without), 10)
