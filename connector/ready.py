@@ -11,6 +11,8 @@ from pyspark_nsq.connector.windows import connections_for, share_budget, split_w
 RDY_GRACE_S: Final = 1.0
 # How long a source that filled half of its window counts as busy.
 _BUSY_S: Final = 5.0
+# How long after that it keeps the connections that this took.
+_KEEP_S: Final = 30.0
 # Where the sources outnumber the budget: how long one has its turn.
 _TURN_S: Final = 2.0
 
@@ -49,8 +51,9 @@ def _plan_source(state: SourceState, window: int, now: float) -> list[tuple[Conn
     """The RDY that each connection of a source should have; also decides how many there should be."""
     usable = state.usable
     rdy_max = usable[0].max_rdy
-    needed = connections_for(window, rdy_max)
     is_busy = now < state.busy_until
+    # In quiet times one is enough, and messages that come one by one come soonest where they all take the same way.
+    needed = connections_for(window, rdy_max) if now < state.busy_until + _KEEP_S else 1
     # One by one would take too long, all at once would be too many where nothing comes.
     state.wanted = min(needed, 2 * len(usable)) if is_busy else min(state.wanted, needed)
     # Where the window is 0 for the moment they will be needed again.

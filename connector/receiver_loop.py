@@ -31,9 +31,11 @@ _CLOSE_S: Final = 2.0
 # nsqd sends heartbeats; after so many intervals without any the connection is dead, whatever TCP says.
 _SILENT_INTERVALS: Final = 2.5
 
-# Larger pieces than nsqd's default, and sooner: messages that do not fill one wait so long. Every nsqd that is not told
-# otherwise allows both.
-_OUTPUT_BUFFER: Final[dict[str, Any]] = {"output_buffer_size": 64 * 1024, "output_buffer_timeout_ms": 50}
+# Larger pieces than nsqd's default, which it allows unless it is told otherwise.
+_OUTPUT_BUFFER_SIZE: Final = 64 * 1024
+# How long nsqd keeps messages that do not fill a piece. In quiet times a source has one connection, which is to be
+# quick; those that it gets when it is busy keep to nsqd's default, their pieces are worth waiting for.
+_QUICK_MS: Final = 50
 
 _Result = TypeVar("_Result")
 
@@ -158,12 +160,13 @@ class ReceiverLoop:
 
     def _open(self, now: float) -> None:
         for source in self._core.to_connect(now):
-            self._connector.submit(self._connect, source)
+            is_first = not self._core.sources[source].connections
+            self._connector.submit(self._connect, source, is_first)
 
-    def _connect(self, source: Source) -> None:
+    def _connect(self, source: Source, is_first: bool) -> None:
         """Runs in a thread of its own: connecting and its handshake block."""
         try:
-            stream = self._stream(source)
+            stream = self._stream(source, is_first)
         except Exception as error:
             # Whatever it is, it must not end the query: nsqd may be there an hour later.
             reason = str(error) if isinstance(error, NsqError) else repr(error)
@@ -178,9 +181,14 @@ class ReceiverLoop:
         if failures.bit_count() == 1:
             log.warning("%s; it has failed %d times in a row and will be tried again", reason, failures)
 
-    def _stream(self, source: Source) -> NsqdStream:
+    def _stream(self, source: Source, is_first: bool) -> NsqdStream:
+        settings = replace(
+            self._settings,
+            output_buffer_size=_OUTPUT_BUFFER_SIZE,
+            output_buffer_timeout_ms=_QUICK_MS if is_first else None,
+        )
         try:
-            return connect(source.nsqd, replace(self._settings, **_OUTPUT_BUFFER))
+            return connect(source.nsqd, settings)
         except RefusedError as error:
             # This nsqd was told to allow less.
             if "output buffer" not in error.text:

@@ -227,6 +227,26 @@ def test_in_flight_never_exceeds_the_budget_and_busy_sources_get_more() -> None:
     assert idle.finished == Counter(idle_published)
 
 
+def test_connections_that_are_no_longer_needed_are_closed_in_order() -> None:
+    nsqd = ModelNsqd(rdy_max=10)
+    core = started(nsqd, in_flight_max=80)
+    published = nsqd.publish(1000)
+    counts = []
+    for tick in range(400):
+        now = tick * 0.25
+        step(core, [nsqd], now)
+        if tick % 4 == 0:
+            core.finish(core.lane.end, now)
+        for connection in [each for each in nsqd.clients if each.closed_by_nsqd]:
+            assert not nsqd.clients[connection].in_flight
+            lose(core, nsqd, connection, now)
+        counts.append(len(nsqd.clients))
+    assert max(counts) == 8
+    assert counts[-1] == 1
+    assert nsqd.finished == Counter(published)
+    assert core.sources[nsqd.source].counts.failed_connections == 0
+
+
 def test_rdy_takes_turns_where_sources_outnumber_the_budget() -> None:
     nsqds = [ModelNsqd(port=port) for port in range(1, 8)]
     core = ReceiverCore(limits(in_flight_max=2), 0)
