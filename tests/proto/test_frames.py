@@ -148,8 +148,8 @@ def test_columns_do_not_share_memory_with_the_buffer(buffer_type: type) -> None:
     data = bytearray(encode([Message(b"body", b"0123456789abcdef", 7, 1)]))
     decoded = decode_frames(buffer_type(data), FRAME_SIZE_MAX)
     data[:] = bytes(len(data))
-    assert decoded.messages.to_pydict()["body"] == [b"body"]
-    assert decoded.messages.to_pydict()["id"] == [b"0123456789abcdef"]
+    assert decoded.messages.column("body").to_pylist() == [b"body"]
+    assert decoded.messages.column("id").to_pylist() == [b"0123456789abcdef"]
 
 
 @pytest.mark.parametrize("size", [0, 3, FRAME_SIZE_MAX + 1, 2**31, 2**32 - 1])
