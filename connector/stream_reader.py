@@ -1,9 +1,7 @@
 """The stream reader as Spark calls it; it is made in several processes, and runs things in one of them only."""
 
-import logging
 import os
 import signal
-import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +10,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from pyspark_nsq.connector.errors import NsqError
+from pyspark_nsq.connector.logs import show_log
 from pyspark_nsq.connector.offsets import START, parse_offset
 from pyspark_nsq.connector.options import SourceOptions
 from pyspark_nsq.connector.rows import RangePartition, read_range
@@ -83,7 +82,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._coordinator is None:
             from pyspark_nsq.connector.coordinator import Coordinator
 
-            _show_log()
+            show_log()
             self._coordinator = Coordinator(self._options, available_now)
             # Spark ends this process without a word to the reader.
             signal.signal(signal.SIGTERM, self._terminate)
@@ -103,13 +102,3 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
         assert isinstance(partition, RangePartition)
         return read_range(partition, self._schema, self._invalid_utf8)
-
-
-def _show_log() -> None:
-    """Have what happens shown in the driver's log, unless somebody has decided what to do with it."""
-    logger = logging.getLogger("pyspark_nsq")
-    if not logger.handlers and not logging.getLogger().handlers:
-        handler = logging.StreamHandler(sys.stderr)
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s nsq: %(message)s"))
-        logger.addHandler(handler)
-        logger.setLevel(logging.INFO)
