@@ -1,6 +1,5 @@
 """nsqlookupd as a process."""
 
-import functools
 import json
 import re
 import signal
@@ -24,9 +23,7 @@ class Daemon:
 
     def __init__(self, *args: str) -> None:
         command = [*RUN, "--tcp-address=127.0.0.1:0", "--http-address=127.0.0.1:0", *args]
-        # Under nohup these tests would ignore HUP, and what they start with them.
-        default_hup = functools.partial(signal.signal, signal.SIGHUP, signal.SIG_DFL)
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, preexec_fn=default_hup)  # noqa: PLW1509 (one thread)
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         assert self.process.stderr is not None
         self.addresses: dict[str, tuple[str, int]] = {}
         self.first_lines: list[str] = []
