@@ -15,7 +15,7 @@ from pyspark_nsq.connector.settings import HttpAddress
 
 log = logging.getLogger(__name__)
 
-_STATS_TIMEOUT_S: Final = 5.0
+STATS_TIMEOUT_S: Final = 5.0
 
 
 class Sources:
@@ -40,7 +40,7 @@ class Sources:
 
 
 class Watcher:
-    """``sources`` and ``stats`` are the newest answers; ``changed`` is called after each look."""
+    """``sources`` and ``stats`` are the newest answers; the callbacks are called after each look."""
 
     def __init__(
         self,
@@ -48,11 +48,15 @@ class Watcher:
         stats_interval_s: float,
         sources_changed: Callable[[list[Source]], None],
         stats_changed: Callable[[], None],
+        asks_first: bool = False,
     ) -> None:
         self.sources: Mapping[Source, HttpAddress | None] = {}
         # With the time at which they were asked for.
         self.stats: dict[Source, tuple[TopicStats | None, float]] = {}
+        # The same as long as nobody was told of the sources: once messages flow, an nsqd's counters may not add up.
+        self.first_stats: dict[Source, tuple[TopicStats | None, float]] = {}
         self.first_look = threading.Event()
+        self._asks_first = asks_first
         self._options = options
         self._looker = Sources(options)
         self._stats_interval_s = stats_interval_s
@@ -93,14 +97,21 @@ class Watcher:
         for source in self.sources.keys() - sources.keys():
             log.info("topic %s on nsqd %s is no longer listed", source.topic, source.nsqd)
         self.sources = sources
+        if self._asks_first and not self.first_look.is_set():
+            self.first_stats = self._ask_all()
         self._sources_changed(list(sources))
 
     def _watch_stats(self) -> None:
         while True:
-            self.ask_stats()
+            self._ask_stats()
             time.sleep(self._stats_interval_s)
 
-    def ask_stats(self) -> None:
+    def _ask_stats(self) -> None:
+        """Renew ``stats``."""
+        self.stats = self._ask_all()
+        self._stats_changed()
+
+    def _ask_all(self) -> dict[Source, tuple[TopicStats | None, float]]:
         """Ask every nsqd what waits in the channel; one that does not answer is left out."""
         stats: dict[Source, tuple[TopicStats | None, float]] = {}
         by_address: dict[HttpAddress, list[Source]] = {}
@@ -115,12 +126,11 @@ class Watcher:
                 log.debug("no statistics: %s", error)
                 continue
             stats.update((source, (found.get(source.topic), asked_at)) for source in sources)
-        self.stats = stats
-        self._stats_changed()
+        return stats
 
     def _ask(self, address: HttpAddress, sources: list[Source]) -> Mapping[str, TopicStats | None]:
         channel, security = self._options.channel, self._options.discovery.security
         if len(sources) > 1:
-            return fetch_all_stats(address, channel, _STATS_TIMEOUT_S, security)
+            return fetch_all_stats(address, channel, STATS_TIMEOUT_S, security)
         topic = sources[0].topic
-        return {topic: fetch_stats(address, topic, channel, _STATS_TIMEOUT_S, security)}
+        return {topic: fetch_stats(address, topic, channel, STATS_TIMEOUT_S, security)}

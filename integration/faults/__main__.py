@@ -1,0 +1,101 @@
+"""The suite as a program: ``./run faults [--long] [--seed N] [--only NAME] [--broker go|ours] [--report FOLDER]``."""
+
+import argparse
+import fnmatch
+import os
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from rig.daemons import Implementation
+
+from faults import crash, lies, network
+from faults.report import Row, append, write
+from faults.scenario import Context, Scenario, Skipped, found, own_brokers, run
+
+
+def main() -> int:
+    options = parse()
+    folder: Path = options.report
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "rows.jsonl").unlink(missing_ok=True)
+    began = time.monotonic()
+    chosen = [(impl, each) for each in choose(options) for impl in implementations(each, options.broker)]
+    print(f"{len(chosen)} scenarios, seed {options.seed}, report in {folder}", flush=True)
+    skipped: list[str] = []
+    with tempfile.TemporaryDirectory(prefix="nsq-faults-") as place:
+        context = Context(own_brokers(), Path(place), options.seed, options.long)
+        with context.ending:
+            for number, (impl, scenario) in enumerate(chosen):
+                own = replace(context, impl=impl, folder=Path(place) / f"{number}", seed=options.seed + number)
+                if len(chosen) == 1:
+                    own = replace(own, seed=options.seed)
+                skipped += attempt(scenario, own, folder)
+    facts = {"seed": options.seed, "form": "long" if options.long else "short"}
+    facts |= {"seconds": round(time.monotonic() - began), "skipped": "; ".join(skipped) or "nothing"}
+    rows = write(folder, "Faults: what broke, and what came of it", facts)
+    print((folder / "report.md").read_text())
+    return 0 if rows and all(row.passed for row in rows) else 1
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser("./run faults", description="Break everything and account for every message.")
+    parser.add_argument("--long", action="store_true", help="everything, instead of a chosen part")
+    parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="decides all chance; printed")
+    parser.add_argument("--only", help="scenarios of this name, as a report gives it; * stands for anything")
+    parser.add_argument("--broker", choices=["go", "ours"], help="against these brokers only")
+    parser.add_argument("--list", action="store_true", help="print the scenarios' names and end")
+    parser.add_argument("--report", type=Path, default=Path("build/faults"), help="folder of report.md and report.json")
+    options = parser.parse_args()
+    if options.list:
+        print("\n".join(scenario.name for scenario in found()))
+        sys.exit()
+    name, _, broker = (options.only or "").partition("@")
+    options.only, options.broker = name, broker.replace("-", "") or options.broker
+    return options
+
+
+def choose(options: argparse.Namespace) -> list[Scenario]:
+    if not options.only:
+        return [scenario for scenario in found() if options.long or not scenario.is_long]
+    chosen = [scenario for scenario in found() if fnmatch.fnmatchcase(scenario.name, options.only)]
+    if not chosen and (single := crash.named(options.only) or network.named(options.only) or lies.named(options.only)):
+        chosen = [single]
+    if not chosen:
+        sys.exit(f"there is no scenario {options.only!r}; --list shows them")
+    return chosen
+
+
+def implementations(scenario: Scenario, broker: str | None) -> Iterator[Implementation]:
+    go = os.environ.get("NSQ_GO_BIN")
+    if broker in (None, "go") and "go" in scenario.brokers and go:
+        yield Implementation("go", Path(go).absolute())
+    if broker in (None, "ours") and ("ours" in scenario.brokers or "go" not in scenario.brokers):
+        yield own_brokers()
+
+
+def attempt(scenario: Scenario, context: Context, report: Path) -> list[str]:
+    """Run it and keep its rows; why it was skipped, if it was."""
+    context.folder.mkdir()
+    try:
+        rows = run(scenario, context)
+    except Skipped as reason:
+        print(f"skipped   {scenario.name}: {reason}", flush=True)
+        return [f"{scenario.name} ({reason})"]
+    for row in rows:
+        append(row, report)
+        print(line(row), flush=True)
+    return []
+
+
+def line(row: Row) -> str:
+    counts = f"published {row.published}, lost {row.lost}, duplicated {row.duplicated}"
+    return f"{'ok' if row.passed else 'FAILED':<9} {row.name} ({row.seconds:g} s): {counts} {row.failure}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,379 @@
+"""nsqd where things are scarce: a full disk, a slow disk, consumers that do not read, crowds of clients and topics.
+
+Every scenario ends with the whole account: all that was acknowledged has come on every channel.
+"""
+
+import asyncio
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+
+from faults.broker_client import Link, Message, connect
+from faults.broker_ledger import ChannelAccount, Ledger, body_of
+from faults.broker_victim import Victim
+from faults.report import Row
+from faults.scenario import Context, Scenario
+from pyspark_nsq.broker.limits import raise_file_limit
+from pyspark_nsq.proto import commands
+
+MIB = 1024 * 1024
+PATIENCE_S = 120.0
+READY = 2500
+
+
+# --- readers and publishers ------------------------------------------------------------------------------------------
+
+
+async def subscribe(
+    victim: Victim, ledger: Ledger, account: ChannelAccount, ready: int = READY, source: str | None = None
+) -> Link:
+    """A consumer that finishes whatever comes."""
+
+    def receive(link: Link, messages: list[Message]) -> None:
+        for message in messages:
+            ledger.deliver(account, message.body)
+        link.send(b"".join(commands.fin(message.id) for message in messages))
+
+    def ignore(_: Link, text: bytes) -> None:
+        assert text.startswith(b"E_FIN_FAILED"), text  # its time-out was quicker
+
+    link = await connect(victim.tcp, receive, ignore, source)
+    await link.request(commands.identify({"feature_negotiation": True, "heartbeat_interval": 60_000}))
+    answer = await link.request(commands.sub(account.topic, account.name))
+    assert answer == b"OK", answer
+    link.send(commands.rdy(ready))
+    return link
+
+
+async def drain(victim: Victim, ledger: Ledger) -> None:
+    """Read every channel until nobody is owed anything."""
+    links = [await subscribe(victim, ledger, account) for account in ledger.channels.values()]
+    await until_all_came(victim)
+    for link in links:
+        link.close()
+
+
+async def until_all_came(victim: Victim) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while (owed := await victim.owed()) > 0:
+        assert time.monotonic() < deadline, f"{owed} messages did not come\n{victim.log[-3000:]}"
+        await asyncio.sleep(0.1)
+
+
+async def wait_for(what: Callable[[], bool], name: str) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not await asyncio.to_thread(what):
+        assert time.monotonic() < deadline, f"waited in vain: {name}"
+        await asyncio.sleep(0.05)
+
+
+async def publish(ledger: Ledger, link: Link, topic: str, count: int, padding: bytes = b"") -> bytes:
+    """One MPUB; its answer."""
+    numbers = ledger.take(topic, count)
+    answer = await link.request(commands.mpub(topic, [body_of(number) + padding for number in numbers]))
+    if answer == b"OK":
+        ledger.acknowledged[topic].update(numbers)
+    return answer
+
+
+# --- a full disk -----------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def small_disk(folder: Path, size: int) -> Iterator[Path | None]:
+    """A file system of so many bytes, where this process may make one."""
+    folder.mkdir()
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)], capture_output=True, check=False
+    )
+    if made.returncode:
+        yield None
+        return
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+async def _disk_full(context: Context, ledger: Ledger) -> int:
+    """Fill, read, fill again; the last time it is killed while nothing more fits. How often it was full."""
+    rounds = 30 if context.is_long else 3
+    with small_disk(context.folder / "disk", 8 * MIB) as disk:
+        flags = ["--mem-queue-size=100", "--msg-timeout=2s", "--max-bytes-per-file=1000000"]
+        if disk is None:  # then no file may grow beyond some size: as good as full, until files go
+            flags[-1] = "--max-bytes-per-file=100000000"
+        victim = Victim(context.impl, context.folder, flags, disk)
+        try:
+            await victim.start()
+            if disk is None:
+                resource.prlimit(victim.process.pid, resource.RLIMIT_FSIZE, (4 * MIB, 4 * MIB))
+            await victim.make_channels(list(ledger.channels))
+            for number in range(rounds):
+                await _fill(victim, ledger)
+                if number == rounds - 1:
+                    victim.kill()
+                    await victim.start()
+                await drain(victim, ledger)
+                await wait_for(lambda: victim.ping() == 200, "/ping is 200 again")
+            await _publish_again(victim, ledger)
+        finally:
+            victim.kill()
+    return rounds
+
+
+async def _fill(victim: Victim, ledger: Ledger) -> None:
+    """Publish until that is refused, by every way to publish."""
+    link = await connect(victim.tcp)
+    while (answer := await publish(ledger, link, "full", 50)) == b"OK":
+        pass
+    assert answer.startswith(b"E_MPUB_FAILED MPUB failed"), answer
+    await link.closed.wait()
+    # What is still free is less than a batch: fill it one by one.
+    link = await connect(victim.tcp)
+    while True:
+        (number,) = ledger.take("full", 1)
+        answer = await link.request(commands.pub("full", body_of(number)))
+        if answer != b"OK":
+            break
+        ledger.acknowledged["full"].add(number)
+    assert answer.startswith(b"E_PUB_FAILED PUB failed"), answer
+    await link.closed.wait()
+    assert await asyncio.to_thread(victim.ping) == 500
+
+
+async def _publish_again(victim: Victim, ledger: Ledger) -> None:
+    link = await connect(victim.tcp)
+    assert await publish(ledger, link, "full", 100) == b"OK"
+    link.close()
+    await drain(victim, ledger)
+
+
+# --- a slow disk -----------------------------------------------------------------------------------------------------
+
+
+async def _slow_disk(context: Context, ledger: Ledger) -> int:
+    """Publishers that do not wait for their answers, on a disk that cannot keep up: what waits must not fill memory."""
+    publishers, batches = (40, 400) if context.is_long else (20, 60)
+    script = str(Path(__file__).with_name("broker_slow_disk.py"))
+    program = [sys.executable, script, str(40 * MIB), "0.3"]
+    victim = Victim(context.impl, context.folder, ["--sync-every=1", "--mem-queue-size=1000"], program=program)
+    try:
+        await victim.start()
+        await victim.make_channels(list(ledger.channels))
+        before = victim.rss_bytes
+
+        async def flood() -> None:
+            link = await connect(victim.tcp)
+            answers = [asyncio.ensure_future(publish(ledger, link, "fast", 200)) for _ in range(batches)]
+            assert set(await asyncio.gather(*answers)) == {b"OK"}
+            link.close()
+
+        await asyncio.gather(*(flood() for _ in range(publishers)))
+        grown = (victim.peak_rss_bytes - before) / MIB
+        sent = ledger.published * 350 / MIB
+        # 16 unanswered reads of 256 KiB for each publisher, as bytes and as frames; all else waits in the sockets.
+        limit = 30 + publishers * 8
+        assert grown < limit, f"{sent:.0f} MiB published, and nsqd grew by {grown:.0f} MiB, more than {limit}"
+        await drain(victim, ledger)
+    finally:
+        victim.kill()
+    return publishers
+
+
+# --- consumers that do not read --------------------------------------------------------------------------------------
+
+
+async def _slow_consumers(context: Context, ledger: Ledger) -> int:
+    """Half the channel's consumers ask for messages and never read; the others, and another channel, get theirs."""
+    count, ready, padding = (4000, 20, 4000) if context.is_long else (400, 20, 4000)
+    raise_file_limit()
+    victim = Victim(context.impl, context.folder, ["--mem-queue-size=1000", "--msg-timeout=5s"])
+    try:
+        await victim.start()
+        await victim.make_channels(list(ledger.channels))
+        before = victim.rss_bytes
+        stuck = await _stuck_consumers(victim, count, ready)
+        healthy = await subscribe(victim, ledger, ledger.channels["slow", "healthy"])
+        link = await connect(victim.tcp)
+        while ledger.published < count * ready * 2:
+            assert await publish(ledger, link, "slow", 1000, bytes(padding)) == b"OK"
+        await wait_for(lambda: _all_delivered(ledger, "healthy"), "the healthy channel has everything")
+        grown = (victim.peak_rss_bytes - before) / MIB
+        limit = 100 + count * (ready * (padding + 400) + 64 * 1024) / MIB
+        assert grown < limit, f"nsqd grew by {grown:.0f} MiB for {count} consumers that do not read"
+        # Their connections end; what they held times out and goes to somebody who reads.
+        for one in stuck:
+            one.close()
+        healthy.close()
+        await drain(victim, ledger)
+    finally:
+        victim.kill()
+    return count
+
+
+async def _stuck_consumers(victim: Victim, count: int, ready: int) -> list[Link]:
+    links = []
+    for number in range(count):
+        link = await connect(victim.tcp, source=f"127.0.0.{2 + number // 2000}")
+        assert await link.request(commands.sub("slow", "stuck")) == b"OK"
+        link.stop_reading()
+        link.send(commands.rdy(ready))
+        links.append(link)
+    return links
+
+
+def _all_delivered(ledger: Ledger, channel: str) -> bool:
+    (account,) = (account for account in ledger.channels.values() if account.name == channel)
+    return ledger.acknowledged[account.topic] <= account.delivered
+
+
+# --- crowds ----------------------------------------------------------------------------------------------------------
+
+
+async def _connections(context: Context, ledger: Ledger) -> int:
+    """So many clients at once, each of which publishes and consumes."""
+    count = 10_000 if context.is_long else 2_000
+    assert raise_file_limit() > count + 500, "the system allows too few open files: raise `ulimit -n`"
+    victim = Victim(context.impl, context.folder, ["--mem-queue-size=1000"])
+    accounts = list(ledger.channels.values())
+    try:
+        await victim.start()
+        await victim.make_channels(list(ledger.channels))
+        # One loopback address has 28,000 ports; a few make sure that none is short of them.
+        async with _crowd(victim, ledger, accounts, count) as links:
+            for first in range(0, count, 500):
+                answers = await asyncio.gather(
+                    *(publish(ledger, link, "crowd", 1) for link in links[first : first + 500])
+                )
+                assert set(answers) == {b"OK"}
+            await until_all_came(victim)
+            # All are still there, and answered.
+            assert sum(not link.closed.is_set() for link in links) == count
+    finally:
+        victim.kill()
+    return count
+
+
+@asynccontextmanager
+async def _crowd(
+    victim: Victim, ledger: Ledger, accounts: Sequence[ChannelAccount], count: int
+) -> AsyncIterator[list[Link]]:
+    links: list[Link] = []
+    for first in range(0, count, 200):
+        links += await asyncio.gather(
+            *(
+                subscribe(victim, ledger, accounts[number % len(accounts)], 10, f"127.0.0.{2 + number // 4000}")
+                for number in range(first, min(first + 200, count))
+            )
+        )
+    yield links
+    for link in links:
+        link.close()
+
+
+async def _topics(context: Context, ledger: Ledger) -> int:
+    """Topics by the thousand, with few files allowed, through a kill and a restart, and gone without a trace."""
+    names = [topic for topic, _ in ledger.channels]
+    victim = Victim(context.impl, context.folder, ["--mem-queue-size=10"], program=_with_few_files(context))
+    raise_file_limit()
+    try:
+        await victim.start()
+        link = await connect(victim.tcp)
+        await _publish_to_all(ledger, link, names)
+        for topic in names[:: max(1, len(names) // 100)]:  # some get their channels only after the messages
+            await victim.post(f"/channel/create?topic={topic}&channel=c")
+        victim.kill()
+        await victim.start()
+        assert {topic["topic_name"] for topic in await victim.topics()} == set(names)
+        for first in range(0, len(names), 50):  # the few files are for sockets, too
+            part = [ledger.channels[name, "c"] for name in names[first : first + 50]]
+            links = [await subscribe(victim, ledger, account) for account in part]
+            await wait_for(lambda part=part: all(_all_came(ledger, account) for account in part), "a part has all")  # type: ignore[misc]
+            for link in links:
+                link.close()
+        for name in names:
+            await victim.post(f"/topic/delete?topic={name}")
+        left = [path.name for path in victim.data_path.iterdir()]
+        assert left == ["nsqd.dat"], left
+    finally:
+        victim.kill()
+    return len(names)
+
+
+def _with_few_files(context: Context) -> list[str]:
+    """nsqd with far fewer open files than topics."""
+    return ["sh", "-c", 'ulimit -n 400 && exec "$@"', "sh", str(context.impl.folder / "nsqd")]
+
+
+async def _publish_to_all(ledger: Ledger, link: Link, names: Sequence[str]) -> None:
+    for first in range(0, len(names), 100):
+        part = [name for name in names[first : first + 100] for _ in range(2)]
+        answers = await asyncio.gather(*(publish(ledger, link, name, 2) for name in part))
+        assert set(answers) == {b"OK"}, answers
+
+
+def _all_came(ledger: Ledger, account: ChannelAccount) -> bool:
+    return ledger.acknowledged[account.topic] <= account.delivered
+
+
+# --- the scenarios ---------------------------------------------------------------------------------------------------
+
+
+def _scenario(
+    name: str,
+    fault: str,
+    work: Callable[[Context, Ledger], Coroutine[object, object, int]],
+    channels: Callable[[Context], list[tuple[str, str]]],
+) -> Scenario:
+    def run(context: Context) -> Row:
+        ledger = Ledger(channels(context))
+        context.folder.mkdir(parents=True, exist_ok=True)
+        runs = asyncio.run(work(context, ledger))
+        lost = sum(map(len, ledger.lost().values()))
+        return Row(
+            fault,
+            "nsqd",
+            context.impl.name,
+            runs,
+            ledger.published,
+            lost,
+            ledger.duplicated,
+            duplicates_allowed=True,
+            seconds=0,
+            seed=context.seed,
+            failure=ledger.complaint(),
+        )
+
+    return Scenario(name, run, fault, "nsqd", ("ours",))
+
+
+def _named(*channels: tuple[str, str]) -> Callable[[Context], list[tuple[str, str]]]:
+    return lambda _: list(channels)
+
+
+SCENARIOS = [
+    _scenario("broker-disk-full", "disk full", _disk_full, _named(("full", "a"), ("full", "b"))),
+    _scenario("broker-slow-disk", "publishers faster than the disk", _slow_disk, _named(("fast", "a"))),
+    _scenario(
+        "broker-slow-consumers",
+        "consumers that do not read",
+        _slow_consumers,
+        _named(("slow", "stuck"), ("slow", "healthy")),
+    ),
+    _scenario(
+        "broker-connections",
+        "thousands of connections",
+        _connections,
+        lambda _: [("crowd", f"c{number}") for number in range(10)],
+    ),
+    _scenario(
+        "broker-topics",
+        "thousands of topics",
+        _topics,
+        lambda context: [(f"t{number}", "c") for number in range(10_000 if context.is_long else 1_000)],
+    ),
+]

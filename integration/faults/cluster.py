@@ -1,0 +1,86 @@
+"""Brokers to break: some nsqds behind proxies, found by lookupd, and one more for what the sink publishes."""
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from rig.consumer import drain
+from rig.daemons import Daemon, Implementation, Lookupd, Nsqd, wait_until
+
+from faults.proxy import Proxy
+from pyspark_nsq.connector.settings import Address
+
+CHANNEL = "c"
+# Nothing in memory only, so that Go's nsqd keeps what it acknowledged when it is killed; quick redeliveries.
+NSQD_FLAGS = ("-mem-queue-size=0", "-sync-every=1", "-msg-timeout=3s")
+
+
+class Cluster:
+    """Publishing goes straight to the nsqds, consuming through the proxies."""
+
+    def __init__(self, impl: Implementation, folder: Path, nsqds: int = 2, flags: Sequence[str] = ()) -> None:
+        self.impl = impl
+        self.lookupd = Lookupd(impl)
+        self.nsqds: list[Nsqd] = []
+        self.proxies: list[Proxy] = []
+        self.daemons: list[Daemon] = [self.lookupd]
+        for number in range(nsqds):
+            proxy = Proxy(lambda number=number: self._address(number), number)  # type: ignore[misc]
+            self.proxies.append(proxy)
+            place, own = folder / f"nsqd-{number}", (f"-broadcast-tcp-port={proxy.port}", f"-node-id={number}")
+            self.nsqds.append(Nsqd(impl, place, [self.lookupd], [*NSQD_FLAGS, *own, *flags]))
+            self.daemons.append(self.nsqds[-1])
+        self.sink = Nsqd(impl, folder / "nsqd-sink", [], [*NSQD_FLAGS, "-node-id=99"])
+        self.sink_proxy = Proxy(lambda: Address("127.0.0.1", self.sink.ports["TCP"]))
+        self.daemons.append(self.sink)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for proxy in [*self.proxies, self.sink_proxy]:
+            proxy.close()
+        for daemon in reversed(self.daemons):
+            daemon.kill()
+
+    def _address(self, number: int) -> Address:
+        return Address("127.0.0.1", self.nsqds[number].ports["TCP"])
+
+    @property
+    def source_options(self) -> dict[str, str]:
+        """Quick to see what has changed."""
+        quick = {"lookupdPollInterval": "300ms", "retryDelayMax": "500ms", "connectTimeout": "2s"}
+        return {"lookupdHttpAddresses": self.lookupd.http, "channel": CHANNEL, **quick}
+
+    @property
+    def sink_options(self) -> dict[str, str]:
+        quick = {"retryDelayMax": "500ms", "retries": "60", "requestTimeout": "3s", "connectTimeout": "2s"}
+        return {"nsqdTcpAddresses": self.sink_proxy.address, **quick}
+
+    def make_topic(self, topic: str) -> None:
+        for nsqd in self.nsqds:
+            nsqd.make_channel(topic, CHANNEL)
+
+    def publish(self, topic: str, bodies: Sequence[bytes]) -> None:
+        """To every nsqd its part; all of it is acknowledged."""
+        for number, nsqd in enumerate(self.nsqds):
+            nsqd.publish(topic, bodies[number :: len(self.nsqds)])
+
+    def unfinished(self, topic: str) -> int:
+        return sum(nsqd.unfinished(topic, CHANNEL) for nsqd in self.nsqds)
+
+    def wait_restarted(self, topics: Sequence[str]) -> None:
+        """Until every nsqd is back with its topics, and lookupd knows that."""
+        known = {f"127.0.0.1:{proxy.port}" for proxy in self.proxies}
+        wait_until(lambda: all(set(self.lookupd.producers(topic)) == known for topic in topics), "lookupd knows all")
+
+    def drain_sink(self, topic: str) -> Counter[bytes]:
+        """What the sink has published since the last time."""
+        if self.sink.stats(topic, "look") is None:
+            return Counter()
+        self.sink.make_channel(topic, "look")
+        return drain(self.sink, topic, "look")

@@ -1,0 +1,43 @@
+"""What the tests of the faults share: one Spark that runs, until a test kills it."""
+
+import contextlib
+import itertools
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from rig.daemons import Implementation
+
+from faults.report import Row, append
+from faults.scenario import Context, Scenario, own_brokers, run
+
+SEED = int(os.environ.get("NSQ_FAULTS_SEED", "20261118"))
+RunScenario = Callable[[Scenario, str], Sequence[Row]]
+
+
+@pytest.fixture(scope="session")
+def run_scenario(tmp_path_factory: pytest.TempPathFactory, go_folder: Path | None) -> Iterator[RunScenario]:
+    """Runs a scenario against the brokers of a name, puts what came of it into the report, and fails if it failed."""
+    numbers = itertools.count()
+    place = tmp_path_factory.mktemp("faults")
+    with contextlib.ExitStack() as ending:
+        shared: dict[str, object] = {}
+
+        def run_one(scenario: Scenario, broker: str) -> Sequence[Row]:
+            if broker == "go" and go_folder is None:
+                if os.environ.get("NSQ_REQUIRE_GO") == "1":
+                    pytest.fail("NSQ_REQUIRE_GO=1 but NSQ_GO_BIN names no folder with Go's nsqd")
+                pytest.skip("set NSQ_GO_BIN to a folder with Go's nsqd and nsqlookupd v1.3.0")
+            impl = Implementation("go", go_folder) if broker == "go" and go_folder else own_brokers()
+            folder = place / str(next(numbers))
+            folder.mkdir()
+            rows = run(scenario, Context(impl, folder, SEED, shared=shared, ending=ending))
+            for row in rows:
+                append(row)
+                print(row)
+            failed = [row for row in rows if not row.passed]
+            assert not failed, "\n".join(f"./run faults --only '{row.name}' --seed {SEED}: {row}" for row in failed)
+            return rows
+
+        yield run_one

@@ -1,0 +1,172 @@
+"""Spark in a process of its own, as seen from the one that breaks things: queries are ordered there, and looked at."""
+
+import json
+import os
+import queue
+import subprocess
+import sys
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from faults.held_source import PLANNER_NOTE
+from faults.queries import SIGN, Order
+
+# Slots are no cores: tasks that are held need one each.
+LOCAL = "local[24,4]"
+CLUSTER = "local-cluster[2,12,1024]"
+
+_START_S = 120.0
+_ANSWER_S = 120.0
+_RECEIVER = "pyspark_nsq.connector.receiver"
+_EXECUTOR = "CoarseGrainedExecutorBackend"
+_WORKER = "pyspark.daemon"
+
+
+class DriverError(AssertionError):
+    """Spark did not do what it was told."""
+
+
+class Driver:
+    """``start`` and the other commands fail with ``DriverError`` once the JVM is gone."""
+
+    def __init__(self, master: str, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        self.log = folder / f"driver-{len(list(folder.glob('driver-*.log')))}.log"
+        integration = str(Path(__file__).resolve().parents[1])
+        # Where Spark leaves what nobody can tell it to leave elsewhere.
+        with self.log.open("w") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "faults.queries", master],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                cwd=folder,
+                env={**os.environ, "PYTHONPATH": integration, "SPARK_WORKER_DIR": str(folder / "work")},
+            )
+        self._orphans: list[psutil.Process] = []
+        self._answers: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        threading.Thread(target=self._listen, daemon=True).start()
+        self._answer(_START_S)
+
+    def _listen(self) -> None:
+        assert self._process.stdout
+        for line in self._process.stdout:
+            if line.startswith(SIGN):
+                self._answers.put(json.loads(line.removeprefix(SIGN)))
+        self._answers.put(None)
+
+    def _answer(self, timeout_s: float) -> dict[str, Any]:
+        try:
+            answer = self._answers.get(timeout=timeout_s)
+        except queue.Empty:
+            raise DriverError(f"no answer within {timeout_s:g} s, see {self.log}") from None
+        if answer is None:
+            self._answers.put(None)
+            raise DriverError(f"Spark has ended, see {self.log}")
+        if "error" in answer:
+            raise DriverError(answer["error"])
+        return answer
+
+    def _command(self, **command: Any) -> dict[str, Any]:
+        assert self._process.stdin
+        try:
+            self._process.stdin.write(json.dumps(command) + "\n")
+            self._process.stdin.flush()
+        except OSError:
+            raise DriverError(f"Spark has ended, see {self.log}") from None
+        return self._answer(_ANSWER_S)
+
+    def start(self, order: Order) -> None:
+        self._command(do="start", order=order)
+
+    def stop(self, name: str) -> None:
+        self._command(do="stop", name=name)
+
+    def failures(self) -> dict[str, str]:
+        """Every query that was started, with the reason why it does not run."""
+        return self._command(do="look")
+
+    # Its processes.
+
+    def is_alive(self) -> bool:
+        return self._process.poll() is None and self.jvm() is not None
+
+    def descendants(self) -> list[psutil.Process]:
+        try:
+            return [psutil.Process(self._process.pid), *psutil.Process(self._process.pid).children(recursive=True)]
+        except psutil.NoSuchProcess:
+            return []
+
+    def jvm(self) -> psutil.Process | None:
+        return next((process for process in self.descendants() if _has_word(process, "SparkSubmit")), None)
+
+    def executors(self) -> list[psutil.Process]:
+        return [process for process in self.descendants() if _has_word(process, _EXECUTOR)]
+
+    def workers(self) -> list[psutil.Process]:
+        """The processes that run Python tasks, but not the ones that start them."""
+        daemons = [process for process in self.descendants() if _has_word(process, _WORKER)]
+        pids = {process.pid for process in daemons}
+        return [process for process in daemons if process.ppid() in pids]
+
+    def planner(self, order: Order) -> psutil.Process | None:
+        """The stream reader's process of a query."""
+        text = order.gates.noted(PLANNER_NOTE)
+        try:
+            return psutil.Process(int(text)) if text else None
+        except psutil.NoSuchProcess:
+            return None
+
+    def receivers(self, order: Order) -> list[psutil.Process]:
+        planner = self.planner(order)
+        try:
+            return [each for each in planner.children() if _has_word(each, _RECEIVER)] if planner else []
+        except psutil.NoSuchProcess:
+            return []
+
+    def end(self) -> None:
+        """End Spark as it is, and whatever it has started and left."""
+        left = self.descendants()
+        if self._process.poll() is None and self._process.stdin:
+            self._process.stdin.close()
+            try:
+                self._process.wait(30)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+        self.bury(left)
+
+    def kill(self) -> None:
+        """Kill the JVM; what belongs to it has to notice."""
+        left = self.descendants()
+        if jvm := self.jvm():
+            jvm.kill()
+        # This is nobody's victim: without its JVM it can only complain.
+        self._process.kill()
+        self._process.wait()
+        self._orphans = left
+
+    def check_left_behind(self) -> None:
+        """After ``kill``: all that the JVM had started ends by itself, and soon."""
+        _, alive = psutil.wait_procs(self._orphans, timeout=30)
+        names = [" ".join(process.cmdline())[:200] for process in alive if process.status() != psutil.STATUS_ZOMBIE]
+        self.bury(alive)
+        assert not names, f"the driver's death left behind: {names}"
+
+    def bury(self, processes: Iterable[psutil.Process]) -> None:
+        self._process.wait()
+        _, alive = psutil.wait_procs(list(processes), timeout=10)
+        for process in alive:
+            process.kill()
+
+
+def _has_word(process: psutil.Process, word: str) -> bool:
+    try:
+        return any(word in part for part in process.cmdline())
+    except (psutil.NoSuchProcess, psutil.ZombieProcess):
+        return False

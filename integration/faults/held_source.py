@@ -1,0 +1,111 @@
+"""The source and the sink, with gates: the code of the product, stopped where a test wants to strike."""
+
+from collections.abc import Iterator, Sequence
+from os import getpid
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import InputPartition, WriterCommitMessage
+from pyspark.sql.streaming.datasource import ReadLimit
+from pyspark.sql.types import StructType
+
+from faults.gates import COMMITTED, HALF_WAY, PLANNED, RECEIVED, WRITTEN, Gates
+from pyspark_nsq.connector.offsets import parse_offset
+from pyspark_nsq.connector.options import SourceOptions, parse_sink_options, parse_source_options
+from pyspark_nsq.connector.planning import available
+from pyspark_nsq.connector.rows import RangePartition
+from pyspark_nsq.connector.sink import NsqStreamWriter
+from pyspark_nsq.connector.sink_columns import choose_columns
+from pyspark_nsq.connector.source import NsqDataSource
+from pyspark_nsq.connector.stream_reader import NsqStreamReader
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from pyspark_nsq.connector.coordinator import Coordinator
+
+PLANNER_NOTE = "planner"
+RECEIVER_NOTE = "receiver"
+PROXY_NOTE = "receiver-proxy"
+
+
+class HeldReader(NsqStreamReader):
+    def __init__(self, options: SourceOptions, schema: StructType, gates: Gates) -> None:
+        super().__init__(options, schema)
+        self._gates = gates
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_gates": self._gates}
+
+    def _started(self, available_now: bool = False) -> "Coordinator":
+        if self._coordinator is None:
+            self._gates.note(PLANNER_NOTE, str(getpid()))
+        return super()._started(available_now)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 (Spark's name)
+        if start["session"] and self._started().session == start["session"]:
+            self._gates.wait(COMMITTED)
+        end = super().latestOffset(start, limit)
+        wanted = self._gates.text(RECEIVED)
+        if wanted is None or end is start:
+            return end
+        first, last = parse_offset(start), parse_offset(end)
+        starts = first.ends or [0] * len(last.ends)
+        parts = map(available, starts, last.ends)
+        if sum(part.end - part.first for part in parts) >= int(wanted):
+            self._gates.arrive(RECEIVED)
+        return start
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        self._gates.wait(PLANNED)
+        planned = super().partitions(start, end)
+        proxy = self._gates.noted(PROXY_NOTE)
+        for partition in planned:
+            assert isinstance(partition, RangePartition)
+            self._gates.note(RECEIVER_NOTE, partition.address)
+            if proxy:
+                partition.address = proxy
+        return planned
+
+    def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
+        for rows in super().read(partition):
+            middle = rows.num_rows // 2
+            yield rows.slice(0, middle)
+            self._gates.wait(HALF_WAY)
+            yield rows.slice(middle)
+
+
+class HeldWriter(NsqStreamWriter):
+    """Stops when all is published and Spark does not know."""
+
+    gates: Gates
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 (Spark's name)
+        super().commit(messages, batchId)
+        self.gates.wait(WRITTEN)
+
+
+class HeldSource(NsqDataSource):
+    """Takes one option more, ``gates``: the folder."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "nsq_held"
+
+    def streamReader(self, schema: StructType) -> HeldReader:  # noqa: N802
+        return HeldReader(self._source_options(), schema, self._gates())
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> HeldWriter:  # noqa: ARG002, N802
+        options = parse_sink_options(self._others())
+        writer = HeldWriter(options, choose_columns(schema, options))
+        writer.gates = self._gates()
+        return writer
+
+    def _gates(self) -> Gates:
+        return Gates(Path(self.options["gates"]))
+
+    def _others(self) -> dict[str, str]:
+        return {name: value for name, value in self.options.items() if name.lower() != "gates"}
+
+    def _source_options(self) -> SourceOptions:
+        return parse_source_options(self._others())

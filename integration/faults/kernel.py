@@ -1,0 +1,114 @@
+"""The kernel's own network faults, in a network namespace where nobody else is: what no proxy can do to TCP.
+
+It needs root, unshare, ip and iptables; latency needs tc's netem as well. Without them the scenario is skipped.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from rig.daemons import Implementation
+
+from faults.cluster import Cluster
+from faults.driver import LOCAL, Driver
+from faults.network import HEARTBEAT, RECEIVER_NSQD, SINK_NSQD, STALL_S, go_through
+from faults.queries import NSQ, SIGN
+from faults.report import Row
+from faults.scenario import Context, Scenario, Skipped
+from faults.subject import Subject, check_gone
+
+_TOOLS = ("unshare", "ip", "iptables")
+# Longer than the receiver waits for a sign of life.
+_SILENCE_S = 7.0
+_FAULTS: dict[str, tuple[float, Sequence[str]]] = {
+    "loss": (3, ["-m", "statistic", "--mode", "random", "--probability", "0.15", "-j", "DROP"]),
+    "partition": (STALL_S, ["-j", "DROP"]),
+    "long partition": (_SILENCE_S, ["-j", "DROP"]),
+    "resets": (2, ["-j", "REJECT", "--reject-with", "tcp-reset"]),
+}
+
+
+class PacketTrouble:
+    """What iptables does to the packets of a port, in both directions."""
+
+    def __init__(self, port: int, rule: Sequence[str]) -> None:
+        self._commands = [["-p", "tcp", side, str(port), *rule] for side in ("--dport", "--sport")]
+
+    def begin(self) -> None:
+        for command in self._commands:
+            subprocess.run(["iptables", "-A", "INPUT", *command], check=True)
+
+    def again(self) -> None:
+        """It lasts."""
+
+    def heal(self) -> None:
+        subprocess.run(["iptables", "-F", "INPUT"], check=True)
+
+
+class LatencyTrouble:
+    """Every packet on loopback is late, as between two cities, and some overtake others."""
+
+    def begin(self) -> None:
+        netem = ["netem", "delay", "20ms", "10ms", "reorder", "5%"]
+        subprocess.run(["tc", "qdisc", "add", "dev", "lo", "root", *netem], check=True)
+
+    def again(self) -> None:
+        """It lasts."""
+
+    def heal(self) -> None:
+        subprocess.run(["tc", "qdisc", "del", "dev", "lo", "root"], check=True)
+
+
+def run(context: Context) -> list[Row]:
+    missing = [tool for tool in _TOOLS if not shutil.which(tool)]
+    if os.geteuid() or missing:
+        raise Skipped(f"it needs root and {', '.join(missing or _TOOLS)}")
+    if subprocess.run(["unshare", "--net", "true"], capture_output=True).returncode:
+        raise Skipped("this machine allows no network namespaces")
+    program = [sys.executable, "-m", "faults.kernel", context.impl.name, str(context.impl.folder), str(context.folder)]
+    inside = ["unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh", *program]
+    integration = str(Path(__file__).resolve().parents[1])
+    done = subprocess.run(
+        inside, stdout=subprocess.PIPE, text=True, timeout=300, env={**os.environ, "PYTHONPATH": integration}
+    )
+    answers = [line.removeprefix(SIGN) for line in done.stdout.splitlines() if line.startswith(SIGN)]
+    assert not done.returncode, f"it ended with {done.returncode} after {len(answers)} faults"
+    return [Row(**json.loads(answer)) for answer in answers]
+
+
+def main(impl: Implementation, folder: Path) -> None:
+    driver = Driver(LOCAL, folder / "spark")
+    has_netem = not subprocess.run(["tc", "qdisc", "add", "dev", "lo", "root", "netem"], capture_output=True).returncode
+    if has_netem:
+        LatencyTrouble().heal()
+    try:
+        with Cluster(impl, folder, nsqds=1) as cluster:
+            subject = Subject(folder / "query", cluster, NSQ, heartbeatInterval=HEARTBEAT)
+            driver.start(subject.order)
+            ports = {RECEIVER_NSQD: cluster.proxies[0].port, SINK_NSQD: cluster.sink_proxy.port}
+            for link, port in ports.items():
+                for name, (seconds, rule) in _FAULTS.items():
+                    row = go_through(PacketTrouble(port, rule), f"kernel: {name}", link, seconds, driver, subject)
+                    _answer(replace(row, name="kernel"))
+            if has_netem:
+                row = go_through(LatencyTrouble(), "kernel: latency", "everybody", 3, driver, subject)
+                _answer(replace(row, name="kernel"))
+            left = check_gone(driver, cluster, [subject])
+            assert not left, left
+    finally:
+        driver.end()
+
+
+def _answer(row: Row) -> None:
+    print(SIGN + json.dumps(asdict(row)), flush=True)
+
+
+SCENARIOS = [Scenario("kernel", run, "kernel", "network", is_long=True)]
+
+if __name__ == "__main__":
+    main(Implementation(sys.argv[1], Path(sys.argv[2])), Path(sys.argv[3]))

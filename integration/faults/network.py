@@ -1,0 +1,200 @@
+"""The network between any two parties misbehaves, one way after the other, while messages flow; then it heals.
+
+Faults come from a proxy in user space, so that they need no rights; ``kernel.py`` has those of the kernel.
+"""
+
+import re
+import signal
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from faults.cluster import Cluster
+from faults.crash import shared_driver
+from faults.driver import LOCAL, Driver
+from faults.held_source import PROXY_NOTE, RECEIVER_NOTE
+from faults.proxy import Proxy, Rules
+from faults.queries import NSQ, TABLE
+from faults.report import Row
+from faults.scenario import Context, Scenario
+from faults.subject import Subject, check_gone, finish_all
+from pyspark_nsq.connector.settings import Address
+
+COUNT = 200
+PIECES = 10
+# Longer than the messages' time-out, shorter than it takes to notice that nothing comes any more.
+STALL_S = 4.0
+# The receiver gives up a connection that was silent for two and a half of them.
+HEARTBEAT = "2s"
+
+RECEIVER_NSQD = "receiver - nsqd"
+COORDINATOR_LOOKUPD = "coordinator - lookupd"
+TASK_RECEIVER = "task - receiver"
+SINK_NSQD = "sink - nsqd"
+LINKS = (RECEIVER_NSQD, COORDINATOR_LOOKUPD, TASK_RECEIVER, SINK_NSQD)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """``rules`` hold while messages are published for ``seconds``; ``act`` is done to the connections in between."""
+
+    name: str
+    seconds: float
+    rules: Callable[[], Rules] = Rules
+    act: Callable[[Proxy], None] = lambda _proxy: None
+
+
+FAULTS = (
+    Fault("latency", 2, lambda: Rules(delay_s=0.05, jitter_s=0.1)),
+    Fault("loss", 2, lambda: Rules(loss=0.2)),
+    Fault("slow drip", 2, lambda: Rules(piece_size=64, delay_s=0.001)),
+    Fault("resets", 2, act=Proxy.reset),
+    Fault("refused", 2, lambda: Rules(refuse=True), Proxy.reset),
+    Fault("accepted, never answered", 3, lambda: Rules(ignore=True), Proxy.reset),
+    Fault("half-open", 1, act=Proxy.forget),
+    Fault("partition", STALL_S, lambda: Rules(stall_up=True, stall_down=True)),
+    Fault("one way only", STALL_S, lambda: Rules(stall_up=True)),
+)
+QUICK = ("loss", "resets", "half-open", "partition")
+
+
+def duplicates_allowed(link: str) -> bool:
+    """What nsqd delivers again is recognised; what a sink sends again is not."""
+    return link == SINK_NSQD
+
+
+def run_link(context: Context, link: str, faults: Sequence[Fault]) -> list[Row]:
+    driver = shared_driver(context, LOCAL)
+    with Cluster(context.impl, context.folder, nsqds=1) as cluster:
+        subject = Subject(context.folder / "query", cluster, NSQ if link == SINK_NSQD else TABLE)
+        proxies = proxies_of(link, cluster, subject)
+        subject.order.source_options["heartbeatInterval"] = HEARTBEAT
+        driver.start(subject.order)
+        rows = [run_fault(link, fault, proxies, driver, subject) for fault in faults]
+        left = check_gone(driver, cluster, [subject])
+        for proxy in proxies:
+            proxy.close()
+        return [*rows[:-1], replace(rows[-1], failure=rows[-1].failure or left)]
+
+
+def proxies_of(link: str, cluster: Cluster, subject: Subject) -> list[Proxy]:
+    """Put a proxy between the two, where there is none."""
+    gates = subject.order.gates
+    if link == RECEIVER_NSQD:
+        return cluster.proxies
+    if link == SINK_NSQD:
+        return [cluster.sink_proxy]
+    if link == COORDINATOR_LOOKUPD:
+        proxy = Proxy(lambda: Address("127.0.0.1", cluster.lookupd.ports["HTTP"]))
+        subject.order.source_options["lookupdHttpAddresses"] = proxy.address
+    else:
+        proxy = Proxy(lambda: _address(gates.noted(RECEIVER_NOTE)))
+        gates.folder.mkdir(parents=True)
+        gates.note(PROXY_NOTE, proxy.address)
+    return [proxy]
+
+
+def _address(text: str) -> Address:
+    host, _, port = text.rpartition(":")
+    return Address(host, int(port))
+
+
+def run_fault(link: str, fault: Fault, proxies: Sequence[Proxy], driver: Driver, subject: Subject) -> Row:
+    trouble = ProxyTrouble(fault, proxies)
+    row = go_through(trouble, f"network: {fault.name}", link, fault.seconds, driver, subject)
+    return replace(row, name=f"network:{link}:{fault.name}")
+
+
+class Trouble(Protocol):
+    """Something between two parties that can be made worse, and well again."""
+
+    def begin(self) -> None: ...
+
+    def again(self) -> None:
+        """Called before each piece that is published meanwhile."""
+
+    def heal(self) -> None: ...
+
+
+class ProxyTrouble:
+    def __init__(self, fault: Fault, proxies: Sequence[Proxy]) -> None:
+        self._fault = fault
+        self._proxies = proxies
+
+    def begin(self) -> None:
+        for proxy in self._proxies:
+            proxy.rules = self._fault.rules()
+
+    def again(self) -> None:
+        for proxy in self._proxies:
+            self._fault.act(proxy)
+
+    def heal(self) -> None:
+        for proxy in self._proxies:
+            proxy.heal()
+
+
+def go_through(trouble: Trouble, fault: str, link: str, seconds: float, driver: Driver, subject: Subject) -> Row:
+    """Publish before, during and after it; then all has to be there."""
+    began, before, twice = time.monotonic(), len(subject.published), subject.duplicated()
+    subject.publish(COUNT)
+    trouble.begin()
+    for _ in range(PIECES):
+        trouble.again()
+        subject.publish(COUNT // PIECES)
+        time.sleep(seconds / PIECES)
+    trouble.heal()
+    subject.publish(COUNT)
+    finish_all(driver, [subject])
+    failure = subject.failure or (f"the query failed {subject.restarts} times" if subject.restarts else "")
+    subject.failure, subject.restarts = "", 0
+    counts = (1, len(subject.published) - before, subject.lost(), subject.duplicated() - twice)
+    allowed, lasted = duplicates_allowed(link), time.monotonic() - began
+    return Row(fault, link, subject.cluster.impl.name, *counts, allowed, lasted, 0, "", failure)
+
+
+def run_pause(context: Context) -> Row:
+    """An nsqd that hangs for longer than its messages' time-out, and then goes on as if nothing had been."""
+    pause = Fault("paused (SIGSTOP)", STALL_S)
+    driver = shared_driver(context, LOCAL)
+    with Cluster(context.impl, context.folder) as cluster:
+        subject = Subject(context.folder / "query", cluster, TABLE)
+        driver.start(subject.order)
+        began = time.monotonic()
+        subject.publish(COUNT)
+        subject.wait(lambda: cluster.unfinished(subject.topic) < COUNT, "its first batch", driver)
+        # The receiver holds some, some are on their way; publishing waits until it goes on.
+        cluster.nsqds[0].publish(subject.topic, subject.number(COUNT))
+        cluster.nsqds[0].process.send_signal(signal.SIGSTOP)
+        cluster.nsqds[1].publish(subject.topic, subject.number(COUNT))
+        time.sleep(STALL_S)
+        cluster.nsqds[0].process.send_signal(signal.SIGCONT)
+        subject.publish(COUNT)
+        finish_all(driver, [subject])
+        failure = subject.failure or check_gone(driver, cluster, [subject])
+        counts = (1, len(subject.published), subject.lost(), subject.duplicated())
+        return Row(pause.name, "one nsqd", context.impl.name, *counts, False, time.monotonic() - began, 0, "", failure)
+
+
+def scenario(name: str, link: str, faults: Sequence[Fault], is_long: bool = False) -> Scenario:
+    return Scenario(name, lambda context: run_link(context, link, faults), "network", link, is_long=is_long)
+
+
+_QUICK = [fault for fault in FAULTS if fault.name in QUICK]
+_OTHERS = [fault for fault in FAULTS if fault.name not in QUICK]
+SCENARIOS = [
+    *(scenario(f"network:{link}", link, _QUICK) for link in LINKS),
+    *(scenario(f"network:{link}:others", link, _OTHERS, is_long=True) for link in LINKS),
+    Scenario("network:paused nsqd", run_pause, "paused (SIGSTOP)", "one nsqd"),
+]
+
+
+def named(name: str) -> Scenario | None:
+    """A single fault by the name that its row bears."""
+    if match := re.fullmatch(r"network:([^:]+):([^:]+)", name):
+        link, wanted = match.groups()
+        faults = [fault for fault in FAULTS if fault.name == wanted]
+        if link in LINKS and faults:
+            return scenario(name, link, faults)
+    return None

@@ -1,0 +1,124 @@
+"""A query under test with its topic, what was published to it and what came of that."""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from faults.cluster import Cluster
+from faults.driver import Driver, DriverError
+from faults.queries import FILES, NSQ, TABLE, Order
+from faults.sinks import Outcome
+from faults.watch import FolderWatch
+
+WAIT_S = 90.0
+_LOOK_S = 0.05
+
+
+class Subject:
+    def __init__(self, folder: Path, cluster: Cluster, sink: str, **options: str) -> None:
+        folder.mkdir(parents=True)
+        self.topic = folder.name
+        self.cluster = cluster
+        self.published: list[bytes] = []
+        self.failure = ""
+        self.restarts = 0
+        # What somebody has taken and thrown away, which cannot be expected.
+        self.taken: set[bytes] = set()
+        place = {FILES: str(folder / "files"), TABLE: str(folder / "table.db"), NSQ: f"out-{folder.name}"}[sink]
+        source = {**cluster.source_options, "topic": self.topic, **options}
+        self.order = Order(folder.name, str(folder), sink, place, source, cluster.sink_options)
+        self.outcome = Outcome(self.order, cluster)
+        self._checkpoint = folder / "checkpoint"
+        cluster.make_topic(self.topic)
+
+    def publish(self, count: int) -> None:
+        self.cluster.publish(self.topic, self.number(count))
+
+    def number(self, count: int) -> list[bytes]:
+        """The next bodies, which are expected from now on."""
+        first = len(self.published)
+        bodies = [b"%b %d" % (self.topic.encode(), number) for number in range(first, first + count)]
+        self.published += bodies
+        return bodies
+
+    def has_offsets(self, batch: int) -> bool:
+        return (self._checkpoint / "offsets" / str(batch)).exists()
+
+    def has_commit(self, batch: int) -> bool:
+        return (self._checkpoint / "commits" / str(batch)).exists()
+
+    @contextlib.contextmanager
+    def watch_file_log(self) -> Iterator[FolderWatch]:
+        watch = FolderWatch(Path(self.order.place) / "_spark_metadata")
+        yield watch
+        watch.close()
+
+    def wait(self, look: Callable[[], Any], what: str, driver: Driver) -> None:
+        """Until it has come so far; an error if the query fails before."""
+        deadline = time.monotonic() + WAIT_S
+        while not look():
+            failure = driver.failures().get(self.order.name)
+            assert not failure, f"{self.order.name} failed on its way to {what}: {failure}"
+            assert time.monotonic() < deadline, f"{self.order.name} never came to {what}, see {driver.log}"
+            time.sleep(_LOOK_S)
+
+    # The account.
+
+    def lost(self) -> int:
+        return len(set(self.published) - self.outcome.bodies.keys() - self.taken)
+
+    def duplicated(self) -> int:
+        return sum(max(0, self.outcome.bodies[body] - 1) for body in self.published)
+
+    def foreign(self) -> int:
+        """How many bodies nobody has published here: others' messages, or broken ones."""
+        return len(self.outcome.bodies.keys() - set(self.published))
+
+    def is_complete(self) -> bool:
+        """Whether all has come, and the nsqds owe nothing."""
+        if self.cluster.unfinished(self.topic):
+            return False
+        self.outcome.look()
+        return not self.lost()
+
+
+def finish_all(driver: Driver, subjects: Sequence[Subject], timeout_s: float = WAIT_S) -> None:
+    """Until each has all, starting queries again that have failed. What has not come by then is lost."""
+    deadline = time.monotonic() + timeout_s
+    waiting = list(subjects)
+    while waiting and time.monotonic() < deadline:
+        failures = driver.failures()
+        for subject in waiting:
+            if failures.get(subject.order.name, "it was never started"):
+                subject.restarts += 1
+                driver.start(subject.order)
+        waiting = [subject for subject in waiting if not subject.is_complete()]
+        time.sleep(_LOOK_S)
+    for subject in subjects:
+        if subject not in waiting and subject.foreign():
+            subject.failure = f"{subject.foreign()} bodies came that were never published"
+    for subject in waiting:
+        unfinished = subject.cluster.unfinished(subject.topic)
+        subject.failure = f"after {timeout_s:g} s {subject.lost()} have not come, {unfinished} are unfinished"
+
+
+def check_gone(driver: Driver, cluster: Cluster, subjects: Sequence[Subject]) -> str:
+    """Stop the queries, and say what they leave behind: processes, connections."""
+    found = [(driver.planner(subject.order), *driver.receivers(subject.order)) for subject in subjects]
+    processes = [process for each in found for process in each if process]
+    for subject in subjects:
+        with contextlib.suppress(DriverError):
+            driver.stop(subject.order.name)
+    _, alive = psutil.wait_procs(processes, timeout=20)
+    if alive:
+        return f"left behind: {[process.cmdline() for process in alive]}"
+    deadline = time.monotonic() + 10
+    while count := sum(nsqd.connections() for nsqd in cluster.nsqds):
+        if time.monotonic() > deadline:
+            return f"{count} connections were left open"
+        time.sleep(_LOOK_S)
+    return ""

@@ -1,0 +1,22 @@
+"""200 kills of nsqd under load; the seed can be set with NSQ_FAULTS_SEED, the number of kills with NSQ_FAULTS_KILLS."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from faults.broker_kills import VARIANTS, suffer
+from faults.report import append
+from faults.scenario import own_brokers
+
+SEED = int(os.environ.get("NSQ_FAULTS_SEED", "20261118"))
+KILLS = int(os.environ.get("NSQ_FAULTS_KILLS", "200"))
+
+
+@pytest.mark.timeout(120 + KILLS * 3)
+def test_nothing_acknowledged_is_lost_and_no_old_fin_is_undone(tmp_path: Path) -> None:
+    print(f"NSQ_FAULTS_SEED={SEED}")
+    rows = suffer(own_brokers(), tmp_path, SEED, KILLS, VARIANTS)
+    for row in rows:
+        append(row)
+    assert all(row.passed for row in rows), rows
