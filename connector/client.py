@@ -203,7 +203,7 @@ def connect(address: Address, settings: ConnectionSettings, timeout_s: float | N
     deadline = time.monotonic() + (timeout_s or settings.connect_timeout_s)
     try:
         sock = socket.create_connection(address, timeout=_left(deadline))
-    except OSError as error:
+    except (OSError, UnicodeError) as error:
         raise ConnectError(address, f"cannot be reached ({_reason(error)}): is it running, at this address?") from error
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -271,7 +271,7 @@ def _left(deadline: float) -> float:
     return left
 
 
-def _reason(error: OSError) -> str:
+def _reason(error: OSError | UnicodeError) -> str:
     if isinstance(error, TimeoutError):
         return "timed out, see option connectTimeout"
-    return error.strerror or str(error) or type(error).__name__
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__

@@ -60,6 +60,7 @@ class Connection:
         # CLS was sent: nothing new comes after its answer.
         self.closing = False
         self.rdy = 0
+        self._rdy_max = 0
         # What nsqd may still deliver under the RDY before this one, until when.
         self.former_rdy = 0
         self.former_rdy_until = 0.0
@@ -92,6 +93,9 @@ class Connection:
             self._input_needed = 4 + int.from_bytes(rest[:4], "big") if len(rest) >= 4 else 4
         events = Events(decoded.messages, [], [])
         self.in_flight += len(decoded.messages)
+        # Twice: where a channel is emptied or messages time out, nsqd counts anew before it is noticed here.
+        if self.in_flight > 2 * self._rdy_max:
+            raise WireError(f"{self.in_flight} messages are in flight, RDY never allowed more than {self._rdy_max}")
         for control in decoded.controls:
             self._control(control.frame, events)
         return events
@@ -137,6 +141,7 @@ class Connection:
             self.former_rdy = max(self.rdy, self.former_rdy if now < self.former_rdy_until else 0)
             self.former_rdy_until = now + grace_s
         self.rdy = rdy
+        self._rdy_max = max(self._rdy_max, rdy)
         self._output.append(commands.rdy(rdy))
 
     def charge(self, now: float) -> int:

@@ -10,18 +10,24 @@ import time
 from collections.abc import Sequence
 from typing import Any, Final
 
+from pyspark.sql.datasource import InputPartition
+
+from pyspark_nsq.connector.arbiter import Arbiter
 from pyspark_nsq.connector.available_now import Drain, waiting_messages
+from pyspark_nsq.connector.beginning import Beginning
+from pyspark_nsq.connector.channels import TOKEN_KEY
 from pyspark_nsq.connector.connection import Source
+from pyspark_nsq.connector.crews import Crew, LocalCrew, RemoteCrew
+from pyspark_nsq.connector.errors import NsqError
+from pyspark_nsq.connector.executors import StartPartition
 from pyspark_nsq.connector.offsets import START, Offset, first_position, incarnation_of
 from pyspark_nsq.connector.options import SourceOptions
-from pyspark_nsq.connector.planning import LaneRange, available, deal, divide, limit_ends
-from pyspark_nsq.connector.receiver import Setup
-from pyspark_nsq.connector.receiver_process import ReceiverProcess
+from pyspark_nsq.connector.placement import deal
+from pyspark_nsq.connector.planning import LaneRange, available, divide, limit_ends
 from pyspark_nsq.connector.report import Report
-from pyspark_nsq.connector.rows import RangePartition
+from pyspark_nsq.connector.rows import Place, RangePartition
 from pyspark_nsq.connector.source_state import Limits
-from pyspark_nsq.connector.watcher import Watcher
-from pyspark_nsq.connector.windows import split_evenly
+from pyspark_nsq.connector.watcher import STATS_TIMEOUT_S, Watcher
 from pyspark_nsq.connector.wire import to_source
 from pyspark_nsq.proto import receiver_pb2 as pb
 
@@ -35,6 +41,12 @@ _REPORT_INTERVAL_S: Final = 0.5
 _LOOK_S: Final = 1.5
 # A frame of one message must fit; the receiver's memory is bounded by this too.
 _FRAME_SIZE_MAX: Final = 2**30
+# How many tasks a batch has at least that only starts receivers on executors.
+_STARTERS: Final = 32
+
+
+class RefusalError(NsqError):
+    """No nsqd lets the query in, and trying again does not help. Once one has, failures are only logged."""
 
 
 class Coordinator:
@@ -54,34 +66,33 @@ class Coordinator:
         self._report: dict[str, Any] = {}
         self._report_at = -_REPORT_INTERVAL_S
         interval_s = _DRAIN_INTERVAL_S if available_now else _STATS_INTERVAL_S
-        self._watcher = Watcher(options, interval_s, self._sources_changed, self._wake)
-        self._receivers = [
-            ReceiverProcess(self._setup_of(index), self._token, self._wake, self._watcher.look_soon)
-            for index in range(options.receivers)
-        ]
+        self._watcher = Watcher(options, interval_s, self._sources_changed, self._wake, asks_first=available_now)
+        self._crew = self._make_crew()
+        self._receivers = self._crew.receivers
+        # Which receivers were ever connected to a source, and may hold messages of it.
+        self._holders: dict[Source, set[int]] = {}
+        self._dealing = threading.Lock()
+        self._arbiter = Arbiter(lambda: self._receivers, [(TOKEN_KEY, self._token)], options.receivers.tls)
 
     def start(self) -> None:
-        for receiver in self._receivers:
-            receiver.start()
+        self._crew.start()
         self._watcher.start()
+        if self._options.receivers.count != 1:
+            self._arbiter.start()
 
     def stop(self) -> None:
         """Have every receiver give back what is unfinished. Takes no lock: it is called in a signal handler."""
-        for receiver in self._receivers:
-            receiver.begin_stop()
-        for receiver in self._receivers:
-            receiver.end_stop()
+        self._crew.stop()
 
-    def _setup_of(self, index: int) -> Any:
+    def _make_crew(self) -> Crew:
         options = self._options
-        in_flight_max = split_evenly(options.in_flight_max, options.receivers)[index]
-        bytes_max = options.in_flight_bytes_max // options.receivers
         # A topic that was deleted closes its connections, and to subscribe makes it anew: lookupds are asked first.
         retry_delay_s = max(options.retry.delay_s, _LOOK_S) if options.discovery.lookupds else options.retry.delay_s
         limits = Limits(
             channel=options.channel,
-            in_flight_max=in_flight_max,
-            bytes_max=bytes_max,
+            # Until it gets its share.
+            in_flight_max=0,
+            bytes_max=options.in_flight_bytes_max,
             frame_size_max=min(options.in_flight_bytes_max, _FRAME_SIZE_MAX),
             attempts_max=options.attempts_max,
             dead_letter_topic=options.dead_letter_topic,
@@ -89,24 +100,34 @@ class Coordinator:
             retry_delay_s_max=max(retry_delay_s, options.retry.delay_s_max),
             mark_ns=self._mark_ns,
         )
+        query = Beginning(
+            session=self.session,
+            token=self._token,
+            first_position=first_position(0),
+            limits=limits,
+            connection=options.connection,
+            sources_interval_s=_DRAIN_INTERVAL_S if self._mark_ns else _REPORT_INTERVAL_S,
+            lease_s=options.receivers.lease_s,
+        )
+        if options.receivers.count:
+            return LocalCrew(options, query, self._wake, self._watcher.look_soon)
+        return RemoteCrew(options, query, self._wake, self._watcher.look_soon, self._deal_again)
 
-        def make_setup(first: int, port: int) -> Setup:
-            return Setup(
-                host=options.receiver_host,
-                port=port,
-                token=self._token,
-                first_position=first,
-                limits=limits,
-                connection=options.connection,
-                sources_interval_s=_DRAIN_INTERVAL_S if self._mark_ns else _REPORT_INTERVAL_S,
-            )
-
-        return make_setup
+    def _deal_again(self) -> None:
+        """Receivers have come or gone."""
+        self._sources_changed(list(self._watcher.sources))
 
     def _sources_changed(self, sources: list[Source]) -> None:
-        self._dealt = deal(sources, len(self._receivers), self._dealt)
-        for index, receiver in enumerate(self._receivers):
-            receiver.assign([source for source in sources if index in self._dealt[source]])
+        with self._dealing:
+            live = self._crew.live
+            dealt = self._dealt = deal(sources, live, self._dealt)
+            for source in dealt:
+                self._holders.setdefault(source, set()).update(dealt[source])
+            shared = [source for source in dealt if len(self._holders[source]) > 1]
+            for index in live:
+                own = [source for source in dealt if index in dealt[source]]
+                moved = [source for source in dealt if index not in dealt[source]]
+                self._receivers[index].assign(own, shared, moved)
 
     def _wake(self) -> None:
         with self._news:
@@ -120,7 +141,7 @@ class Coordinator:
             return
         self._log_commit(offset)
         self._committed = offset
-        for receiver, end in zip(self._receivers, offset.ends, strict=True):
+        for receiver, end in zip(self._receivers, offset.ends, strict=False):
             receiver.finish(end)
 
     def _log_commit(self, offset: Offset) -> None:
@@ -141,11 +162,14 @@ class Coordinator:
 
     def _latest(self, start: Offset, count_max: int) -> Offset:
         self._check_receivers()
+        round_ends = self._crew.new_round(self._is_waited_for())
         starts = self._starts(start)
-        # A receiver that is being started again has nothing to offer.
+        if round_ends is not None:
+            return Offset(self.session, tuple(round_ends.get(lane, first) for lane, first in enumerate(starts)))
+        # A receiver that is being started again has nothing to offer; one that comes this moment has nothing yet.
         ends = [
             status.end if (status := receiver.status) else first
-            for receiver, first in zip(self._receivers, starts, strict=True)
+            for receiver, first in zip(self._receivers, starts, strict=False)
         ]
         count = sum(part.end - part.first for part in map(available, starts, ends))
         if not count or not self._is_enough(count):
@@ -153,16 +177,28 @@ class Coordinator:
         self._waiting_since = None
         return Offset(self.session, tuple(limit_ends(starts, ends, count_max)))
 
+    def _is_waited_for(self) -> bool:
+        """Whether messages wait in an nsqd; also where nobody can tell."""
+        stats = self._watcher.stats
+        return self.backlog() > 0 or any(source not in stats for source in self._watcher.sources)
+
     def _check_receivers(self) -> None:
-        for receiver in self._receivers:
-            if receiver.failure:
-                raise receiver.failure
+        if failure := self._crew.failure:
+            raise failure
+        in_use = {index for dealt in self._dealt.values() for index in dealt}
+        refusals = [
+            receiver.status.refusal if receiver.status and not receiver.incarnation else ""
+            for index, receiver in enumerate(self._receivers)
+            if index in in_use
+        ]
+        if refusals and all(refusals):
+            raise RefusalError(refusals[0])
 
     def _starts(self, offset: Offset) -> list[int]:
         """Where a batch after this offset begins: at the start, if the offset is of another run."""
-        if offset.session == self.session:
-            return list(offset.ends)
-        return [first_position(0)] * len(self._receivers)
+        ends = list(offset.ends) if offset.session == self.session else []
+        # Lanes come as receivers do.
+        return ends + [first_position(0)] * (len(self._receivers) - len(ends))
 
     def _is_enough(self, count: int) -> bool:
         """Whether so many messages make a batch, or have waited long enough."""
@@ -174,7 +210,7 @@ class Coordinator:
             self._waiting_since = now
         return now - self._waiting_since >= self._options.trigger_delay_s_max
 
-    def partitions(self, start: Offset, end: Offset) -> list[RangePartition]:
+    def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
         """What the tasks of a batch read. A batch of another run has nothing: its messages come again."""
         if start == end:
             return []
@@ -184,18 +220,28 @@ class Coordinator:
                 "nsqd delivers its messages again",
                 end.to_json(),
             )
-            return []
+            return self._starters()
         ranges = []
-        for lane, (first, last) in enumerate(zip(self._starts(start), end.ends, strict=True)):
+        for lane, (first, last) in enumerate(zip(self._starts(start), end.ends, strict=False)):
             part = available(first, last)._replace(lane=lane)
             if incarnation_of(last) != self._receivers[lane].incarnation:
                 self._lose(part)
             else:
                 ranges.append(part)
-        return [
-            RangePartition(self._receivers[part.lane].address, self._token, part.first, part.end)
-            for part in divide(ranges, self._options.num_partitions)
-        ]
+        return list(map(self._partition, divide(ranges, self._options.num_partitions))) or self._starters()
+
+    def _partition(self, part: LaneRange) -> InputPartition:
+        crew, lane = self._crew, part.lane
+        place = Place(self._receivers[lane].address, lane, crew.socket_of(lane), crew.way)
+        return RangePartition(place, self._token, part.first, part.end)
+
+    def _starters(self) -> list[InputPartition]:
+        """Tasks without rows, more than there are hosts, as far as it is known: they start receivers."""
+        way = self._crew.way
+        if way is None or way.starting is None:
+            return []
+        count = max(_STARTERS, self._options.num_partitions)
+        return [StartPartition(number, way) for number in range(count)]
 
     def _lose(self, part: LaneRange) -> None:
         count = part.end - part.first
@@ -207,9 +253,8 @@ class Coordinator:
 
     def prepare_drain(self) -> None:
         """Look at what is there now."""
-        self._watcher.first_look.wait(self._options.discovery.request_timeout_s)
-        self._watcher.ask_stats()
-        stats = {source: told for source, (told, _) in self._watcher.stats.items()}
+        self._watcher.first_look.wait(self._options.discovery.request_timeout_s + STATS_TIMEOUT_S)
+        stats = {source: told for source, (told, _) in self._watcher.first_stats.items()}
         self._drain = Drain(stats, self._watcher.sources.keys() - stats.keys(), time.monotonic())
 
     def _is_drained(self, start: Offset) -> bool:
@@ -233,7 +278,7 @@ class Coordinator:
         """Whether the receivers have sent every FIN up to an offset."""
         return all(
             (status := receiver.status) is not None and status.finished >= end
-            for receiver, end in zip(self._receivers, offset.ends, strict=True)
+            for receiver, end in zip(self._receivers, offset.ends, strict=False)
             if incarnation_of(end) == receiver.incarnation
         )
 
@@ -253,7 +298,7 @@ class Coordinator:
         return self._report
 
     def _look(self) -> Report:
-        report = Report(self.backlog(), self._lost)
+        report = Report(self.backlog(), self._lost + self._crew.lost)
         for receiver in self._receivers:
             # Those that died count on.
             report.add(receiver.past)

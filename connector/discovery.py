@@ -155,6 +155,8 @@ def _nsqd(producer: Mapping[str, Any]) -> Nsqd:
     host = producer["broadcast_address"]
     if not isinstance(host, str) or not host or not host.isprintable() or " " in host:
         raise ValueError
+    # As it is looked up: a label that is empty or too long would fail there.
+    host.encode("idna")
     http_port = producer["http_port"]
     http = HttpAddress(Address(host, _port(http_port))) if http_port else None
     return Nsqd(Address(host, _port(producer["tcp_port"])), http)

@@ -31,7 +31,7 @@ def fetch_json(address: HttpAddress, path: str, timeout_s: float, security: Secu
             content = _read(response, deadline)
         finally:
             connection.close()
-    except (OSError, http.client.HTTPException, OptionError) as error:
+    except (OSError, http.client.HTTPException, OptionError, UnicodeError) as error:
         raise DiscoveryError(address, f"GET {path} failed: {str(error) or type(error).__name__}") from error
     if response.status == http.HTTPStatus.NOT_FOUND:
         return None

@@ -1,4 +1,4 @@
-"""The source's counters for users: a listener that keeps the newest of every query.
+"""The source's counters for users, who import them from ``pyspark_nsq.metrics``: a listener that keeps the newest.
 
 metrics = NsqMetrics()
 spark.streams.addListener(metrics)

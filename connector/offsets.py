@@ -5,13 +5,15 @@ each incarnation counts from a start of its own, far above all that came before,
 messages. Spark compares offsets as text: the fields always come in the same order.
 """
 
+import reprlib
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeGuard
 
 VERSION: Final = 1
 # Positions fit into a 64-bit integer, and a JSON reader that knows only doubles keeps them exact.
+_POSITION_BITS: Final = 53
 _INCARNATION_SHIFT: Final = 40
-INCARNATION_MAX: Final = 2 ** (53 - _INCARNATION_SHIFT) - 1
+INCARNATION_MAX: Final = 2 ** (_POSITION_BITS - _INCARNATION_SHIFT) - 1
 
 
 class OffsetError(ValueError):
@@ -44,10 +46,9 @@ class Offset(NamedTuple):
 START: Final = Offset("", ())
 
 
-def parse_offset(fields: Mapping[str, Any]) -> Offset:
+def parse_offset(fields: object) -> Offset:
     """The offset that Spark read from its checkpoint, or was given by this source."""
-    version = fields.get("version")
-    if not _is_count(version):
+    if not isinstance(fields, Mapping) or not _is_count(version := fields.get("version")):
         raise OffsetError(f"the offset {_shown(fields)} has no version: the checkpoint is not of this source")
     if version != VERSION:
         raise OffsetError(
@@ -55,15 +56,20 @@ def parse_offset(fields: Mapping[str, Any]) -> Offset:
             "use a newer pyspark-nsq, or another checkpoint"
         )
     session, ends = fields.get("session"), fields.get("ends")
-    if not isinstance(session, str) or not isinstance(ends, list) or not all(map(_is_count, ends)):
+    if not isinstance(session, str) or not isinstance(ends, list) or not all(map(_is_position, ends)):
         raise OffsetError(f"the offset {_shown(fields)} is damaged: it needs a session and a list of ends")
     return Offset(session, tuple(ends))
 
 
-def _is_count(value: object) -> bool:
+def _is_count(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
+def _is_position(value: object) -> bool:
+    return _is_count(value) and value < 1 << _POSITION_BITS
+
+
 def _shown(fields: object) -> str:
-    text = repr(fields)
+    """What it looks like, however long or deep it is."""
+    text = reprlib.repr(fields)
     return text if len(text) <= 200 else text[:200] + "..."

@@ -1,5 +1,6 @@
 """The kinds of value an option can have: how a text becomes one, and what to say when it does not."""
 
+import ipaddress
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple, TypeVar
@@ -78,12 +79,47 @@ def _text(text: str) -> str:
     return text
 
 
+def _receivers(text: str) -> int | tuple[Address, ...] | None:
+    """How many beside the driver, or where; None is on the executors."""
+    if text.lower() == "executors":
+        return None
+    if ":" not in text:
+        return _within(int(text) if re.fullmatch("[0-9]{1,3}", text) else 0, 1, RECEIVERS_MAX)
+    addresses: tuple[Address, ...] = _several(_address)(text)
+    return addresses
+
+
+def _ports(text: str) -> range:
+    match = re.fullmatch(r"([0-9]{1,5}) *(?:- *([0-9]{1,5}))?", text)
+    if not match:
+        raise ValueError
+    low, high = int(match[1]), int(match[2] or match[1])
+    if not 1 <= low <= high <= 65535:
+        raise ValueError
+    return range(low, high + 1)
+
+
+def _host(text: str) -> str:
+    if "/" in text:
+        return str(ipaddress.ip_network(text))
+    if not re.fullmatch(r"[0-9A-Za-z._:-]+", text):
+        raise ValueError
+    return text
+
+
+RECEIVERS_MAX: Final = 64
+
 NAME: Final = Kind(_NAME_RULE, _name)
 NAMES: Final = Kind(f"names separated by commas, each {_NAME_RULE}", _several(_name))
 ADDRESSES: Final = Kind("host:port, several separated by commas, IPv6 as [::1]:4150", _several(_address))
 HTTP_ADDRESSES: Final = Kind(
     "host:port, http://host:port or https://host:port, several separated by commas", _several(_http_address)
 )
+RECEIVERS: Final = Kind(
+    f"a whole number from 1 to {RECEIVERS_MAX}, executors, or host:port, several separated by commas", _receivers
+)
+PORTS: Final = Kind("a port, or a range of ports such as 7000-7099", _ports)
+HOST: Final = Kind("an address, the name of a host, or a network such as 10.0.0.0/8", _host)
 BOOLEAN: Final = Kind("true or false", _boolean)
 PATTERN: Final = Kind("a regular expression, which has to match the whole name", _pattern)
 TEXT: Final = Kind("a text without control characters, not empty", _text)

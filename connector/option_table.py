@@ -10,11 +10,14 @@ from typing import Final, NamedTuple
 from pyspark_nsq.connector.option_kinds import (
     ADDRESSES,
     BOOLEAN,
+    HOST,
     HTTP_ADDRESSES,
     NAME,
     NAMES,
     PATH,
     PATTERN,
+    PORTS,
+    RECEIVERS,
     SECRET,
     TEXT,
     Kind,
@@ -101,17 +104,63 @@ OPTIONS: Final = (
     Option(
         "receivers",
         Side.SOURCE,
-        integer(1, 64),
+        RECEIVERS,
         "1",
-        "How many processes receive, on the driver's host. They share `maxInFlight` and the nsqds.",
+        "How many processes receive, on the driver's host; or `executors`, for one on each host that has executors; or "
+        "the addresses of `nsq-receiver`s. They share `maxInFlight` and the nsqds.",
     ),
     Option(
         "receiverHost",
         Side.SOURCE,
+        HOST,
+        None,
+        "The address of the driver's host at which receivers, executors and tasks reach it; with a network every host "
+        "uses its address therein. Without it 127.0.0.1 where the receivers are beside the driver, otherwise the "
+        "address that Spark uses.",
+    ),
+    Option(
+        "receiverPorts",
+        Side.SOURCE,
+        PORTS,
+        None,
+        "Where receivers, and with receivers elsewhere the driver's side, listen. Any free port without it.",
+    ),
+    Option(
+        "receiverTokenFile",
+        Side.SOURCE,
+        PATH,
+        None,
+        "The file, on the driver's host, with the token of the `nsq-receiver`s that `receivers` names.",
+    ),
+    Option(
+        "receiverLease",
+        Side.SOURCE,
+        duration_ms(_SECOND, 20 * _SECOND),
+        "10s",
+        "After what time of silence receivers elsewhere than beside the driver give up their query, and it them.",
+    ),
+    Option("receiverTls", Side.SOURCE, BOOLEAN, "false", "TLS between receivers, the driver's side and Spark's tasks."),
+    Option(
+        "receiverTlsCaFile",
+        Side.SOURCE,
+        PATH,
+        None,
+        "The certificate authorities that they trust, as PEM, on every host. Required with `receiverTls`.",
+    ),
+    Option(
+        "receiverTlsCertFile",
+        Side.SOURCE,
+        PATH,
+        None,
+        "The certificate that each of them shows, as PEM, on every host. Required with `receiverTls`.",
+    ),
+    Option("receiverTlsKeyFile", Side.SOURCE, PATH, None, "The key of that certificate, as PEM, not encrypted."),
+    Option(
+        "receiverTlsServerName",
+        Side.SOURCE,
         TEXT,
-        "127.0.0.1",
-        "The address of the driver's host where the receivers listen for Spark's tasks. Where executors are on other "
-        "hosts, set it to one that they can reach: what goes there is not encrypted.",
+        None,
+        "The name that these certificates must bear. The address that is called without it.",
     ),
     Option(
         "maxInFlight",

@@ -8,6 +8,7 @@ from typing import Any, Final, Literal
 
 from pyspark_nsq.connector.errors import OptionError
 from pyspark_nsq.connector.option_table import OPTIONS, Option, Side, options_of
+from pyspark_nsq.connector.receiver_options import ReceiverOptions, receiver_options
 from pyspark_nsq.connector.security import check_security
 from pyspark_nsq.connector.settings import Address, ConnectionSettings, HttpAddress, Security
 
@@ -48,8 +49,7 @@ class SourceOptions:
     connection: ConnectionSettings
     retry: RetryOptions
     num_partitions: int
-    receivers: int
-    receiver_host: str
+    receivers: ReceiverOptions
     in_flight_max: int
     in_flight_bytes_max: int
     messages_per_trigger_max: int | None
@@ -94,8 +94,7 @@ def parse_source_options(texts: Mapping[str, str]) -> SourceOptions:
         connection=_connection(values),
         retry=_retry(values),
         num_partitions=values["numPartitions"],
-        receivers=values["receivers"],
-        receiver_host=values["receiverHost"],
+        receivers=receiver_options(values),
         in_flight_max=values["maxInFlight"],
         in_flight_bytes_max=values["maxInFlightBytes"],
         messages_per_trigger_max=values["maxMessagesPerTrigger"],
@@ -131,6 +130,22 @@ def parse_sink_options(texts: Mapping[str, str]) -> SinkOptions:
         dead_letter_topic=values["deadLetterTopic"],
         ignore_unknown_columns=values["ignoreUnknownColumns"],
     )
+
+
+def check_options(texts: Mapping[str, str]) -> None:
+    """Raise ``OptionError`` for options that fit neither the source nor the sink.
+
+    When Spark loads a format with a schema of the user's it does not say for which of them: what only one of them has
+    tells which is meant.
+    """
+    try:
+        parse_source_options(texts)
+    except OptionError:
+        source, sink = ({option.name.lower() for option in options_of(side)} for side in (Side.SOURCE, Side.SINK))
+        given = {name.lower() for name in texts}
+        if len(given & source - sink) > len(given & sink - source):
+            raise
+        parse_sink_options(texts)
 
 
 def _parse(texts: Mapping[str, str], side: Side) -> dict[str, Any]:

@@ -1,9 +1,8 @@
 """What a batch is: how far it reaches, and the ranges its tasks read. Numbers in, numbers out."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from pyspark_nsq.connector.connection import Source
 from pyspark_nsq.connector.offsets import first_position, incarnation_of
 from pyspark_nsq.connector.windows import split_evenly
 
@@ -48,19 +47,3 @@ def divide(ranges: Sequence[LaneRange], count: int) -> list[LaneRange]:
             parts.append(LaneRange(lane, first, first + part))
             first += part
     return parts
-
-
-def deal(sources: Sequence[Source], count: int, before: Mapping[Source, Sequence[int]]) -> dict[Source, list[int]]:
-    """Which receivers connect to each source: one, the one it had before; several where there are more receivers."""
-    if 0 < len(sources) < count:
-        return {source: list(range(index, count, len(sources))) for index, source in enumerate(sources)}
-    dealt = {source: list(before[source][:1]) for source in sources if source in before}
-    loads = [0] * count
-    for receivers in dealt.values():
-        loads[receivers[0]] += 1
-    for source in sources:
-        if source not in dealt:
-            receiver = loads.index(min(loads))
-            dealt[source] = [receiver]
-            loads[receiver] += 1
-    return dealt

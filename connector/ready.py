@@ -21,12 +21,14 @@ def plan_ready(sources: Collection[SourceState], in_flight_max: int, is_paused: 
     """Give every connection its RDY; together they never allow more than ``in_flight_max``."""
     for state in sources:
         note_use(state, now)
-    states = sorted((state for state in sources if state.usable), key=lambda state: state.turn_ended_at)
+    staying = [state for state in sources if state.usable and not state.leaving]
+    states = sorted(staying, key=lambda state: state.turn_ended_at)
     windows = share_budget([now < state.busy_until for state in states], 0 if is_paused else in_flight_max)
     targets: list[tuple[Connection, int]] = []
     for state, window in zip(states, windows, strict=True):
         _take_turn(state, window, now)
         targets += _plan_source(state, window, now)
+    targets += [target for state in sources if state.leaving for target in _empty(state, now)]
     charged = sum(connection.charge(now) for state in sources for connection in state.connections)
     _set_ready(targets, in_flight_max - charged, now)
 
@@ -63,6 +65,14 @@ def _plan_source(state: SourceState, window: int, now: float) -> list[tuple[Conn
             connection.close()
     kept = usable[: len(usable) - len(surplus)]
     return [*zip(kept, split_window(window, len(kept), rdy_max), strict=True), *((c, 0) for c in surplus)]
+
+
+def _empty(state: SourceState, now: float) -> list[tuple[Connection, int]]:
+    """Of a source that is another receiver's: receive nothing more, and close what holds nothing more."""
+    for connection in state.usable:
+        if connection.rdy == 0 and connection.charge(now) == 0:
+            connection.close()
+    return [(connection, 0) for connection in state.usable]
 
 
 def _set_ready(targets: list[tuple[Connection, int]], free: int, now: float) -> None:

@@ -11,12 +11,14 @@ import pickle
 import resource
 import signal
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from pyspark_nsq.connector.receiver_core import ReceiverCore
 from pyspark_nsq.connector.receiver_loop import ReceiverLoop
 from pyspark_nsq.connector.receiver_service import ReceiverService, StatusBoard, serve
+from pyspark_nsq.connector.receiver_tls import ReceiverTls
 from pyspark_nsq.connector.settings import ConnectionSettings
 from pyspark_nsq.connector.source_state import Limits
 
@@ -31,13 +33,14 @@ class Setup:
     """All that a receiver is told when it starts."""
 
     host: str
-    # 0 for any; one that is started again takes the port of the one before.
-    port: int
+    # The first that is free; 0 is any. One that is started again takes the port of the one before.
+    ports: Sequence[int]
     token: str = field(repr=False)
     first_position: int
     limits: Limits
     connection: ConnectionSettings
     sources_interval_s: float
+    tls: ReceiverTls | None = None
 
 
 def main() -> None:
@@ -52,7 +55,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda _signal, _frame: loop.stop())
     # Ctrl-C in a terminal goes to every process there: the coordinator decides when this one ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    server, port = serve(ReceiverService(core, loop, board), setup.token, setup.host, setup.port)
+    server, port = serve(ReceiverService(core, loop, board), setup.token, setup.host, setup.ports, setup.tls)
     print(port, flush=True)  # noqa: T201
     code = 1
     try:

@@ -6,7 +6,9 @@ connections have to say. One place decides what a range contains (``read``), one
 
 import logging
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+from itertools import chain
 from typing import Final
 
 import numpy as np
@@ -16,7 +18,9 @@ from pyspark_nsq.connector.connection import Connection, Failed, Ids, Source
 from pyspark_nsq.connector.handshake import ServerFacts
 from pyspark_nsq.connector.lanes import Chunk, Finished, Lane
 from pyspark_nsq.connector.ready import RDY_GRACE_S, note_use, plan_ready
+from pyspark_nsq.connector.redeliveries import id_column, split_ids
 from pyspark_nsq.connector.source_state import Limits, SourceState
+from pyspark_nsq.connector.suspects import Suspects
 from pyspark_nsq.proto.columns import Bytes
 from pyspark_nsq.proto.frames import MESSAGE_ID_SIZE
 from pyspark_nsq.proto.runs import FIN, TOUCH
@@ -34,10 +38,15 @@ _GONE_S: Final = 60.0
 class ReceiverCore:
     def __init__(self, limits: Limits, first_position: int) -> None:
         self.lane = Lane(first_position)
+        self.suspects = Suspects()
         # Messages in ranges that were asked for here but died with the receiver before.
         self.lost = 0
         self._lost_ranges: set[tuple[int, int]] = set()
         self.stopping = False
+        self._has_connected = False
+        # The newest share that holds, and how many messages can be in flight, whatever happens.
+        self.share_number = 0
+        self.charge = 0
         self.sources: dict[Source, SourceState] = {}
         self._limits = limits
         self._paused = False
@@ -45,13 +54,26 @@ class ReceiverCore:
 
     # Connections.
 
-    def assign(self, sources: Iterable[Source]) -> None:
-        """These are to be connected; others stay as long as their connections last, and are not connected again."""
-        assigned = set(sources)
+    def assign(
+        self, sources: Iterable[Source], shared: Iterable[Source] = (), moved: Collection[Source] = frozenset()
+    ) -> None:
+        """These are to be connected; others stay as long as their connections last, and are not connected again.
+
+        Of those that are shared other receivers hold messages too. Those that have moved are theirs alone from now on.
+        """
+        assigned, with_others = set(sources), set(shared)
         for source in assigned:
             self._state(source)
         for source, state in list(self.sources.items()):
             state.assigned = source in assigned
+            state.shared = state.shared or source in with_others
+            state.leaving = source in moved
+
+    def take_share(self, number: int, in_flight_max: int, bytes_max: int, now: float) -> None:
+        """From now on this much of the query's budget is for this receiver."""
+        self._limits = replace(self._limits, in_flight_max=in_flight_max, bytes_max=bytes_max)
+        self._plan(now)
+        self.share_number = number
 
     def _state(self, source: Source) -> SourceState:
         return self.sources.setdefault(source, SourceState(source))
@@ -73,15 +95,23 @@ class ReceiverCore:
         connection = Connection(source, facts, self._limits.channel, self._limits.frame_size_max)
         state.opening -= 1
         state.connections.append(connection)
+        self._has_connected = True
         state.redeliveries.connected(now)
         return connection
 
-    def connect_failed(self, source: Source, now: float) -> int:
-        """How often in a row it has failed now."""
+    def connect_failed(self, source: Source, now: float, refusal: str = "") -> int:
+        """How often in a row it has failed now; ``refusal`` says why, where trying again does not help."""
         state = self._state(source)
         state.opening -= 1
+        state.refusal = refusal
         self._back_off(state, now)
         return state.failures
+
+    @property
+    def refusal(self) -> str:
+        """Why every source has been refused since the start; empty where there is hope."""
+        refusals = [state.refusal for state in self.sources.values() if state.assigned]
+        return refusals[0] if refusals and all(refusals) and not self._has_connected else ""
 
     def _back_off(self, state: SourceState, now: float) -> None:
         state.counts.failed_connections += 1
@@ -95,6 +125,8 @@ class ReceiverCore:
         connection.alive = False
         state.connections.remove(connection)
         state.lost_at = now
+        state.suspect_until = now + connection.max_msg_timeout_s + _FORGET_MARGIN_S
+        self.suspects.lose(connection)
         # After its answer to CLS nsqd has read all.
         if not connection.closed_by_nsqd:
             state.redeliveries.commit(connection.recent_fins(), now)
@@ -127,17 +159,30 @@ class ReceiverCore:
         state.counts.received += len(messages)
         if state.redeliveries:
             messages = self._without_redelivered(state, connection, messages, now)
-        if self._limits.mark_ns is not None:
-            timestamps = messages.column("timestamp").cast(pa.int64()).to_numpy(zero_copy_only=False)
-            state.received_until_mark += int(np.count_nonzero(timestamps <= self._limits.mark_ns))
+        if state.shared:
+            messages = self._without_suspects(state, connection, messages, now)
+        self._accept(state, connection, messages, now)
+        note_use(state, now)
+        if not self._paused and self._size >= self._limits.bytes_max:
+            # At once: the next read may bring as much again.
+            self._plan(now)
+
+    @property
+    def _size(self) -> int:
+        return self.lane.size + self.suspects.size
+
+    def _accept(self, state: SourceState, connection: Connection, messages: pa.RecordBatch, now: float) -> None:
+        """Messages that nobody has: they are to be emitted, if they are no poison."""
+        self._count_until_mark(state, messages)
         if self._limits.attempts_max is not None:
             messages = self._without_poison(state, connection, messages, self._limits.attempts_max)
         if len(messages):
             self.lane.append(messages, connection, now)
-        note_use(state, now)
-        if not self._paused and self.lane.size >= self._limits.bytes_max:
-            # At once: the next read may bring as much again.
-            self._plan(now)
+
+    def _count_until_mark(self, state: SourceState, messages: pa.RecordBatch) -> None:
+        if self._limits.mark_ns is not None:
+            timestamps = messages.column("timestamp").cast(pa.int64()).to_numpy(zero_copy_only=False)
+            state.received_until_mark += int(np.count_nonzero(timestamps <= self._limits.mark_ns))
 
     def _without_redelivered(
         self, state: SourceState, connection: Connection, messages: pa.RecordBatch, now: float
@@ -157,6 +202,47 @@ class ReceiverCore:
             self._finish_ids(state, connection, b"".join(committed))
         state.counts.redelivered += len(held) + len(committed)
         return messages if is_new.all() else messages.filter(pa.array(is_new))
+
+    def _without_suspects(
+        self, state: SourceState, connection: Connection, messages: pa.RecordBatch, now: float
+    ) -> pa.RecordBatch:
+        """Keep back what another receiver may hold: ``settle`` tells what becomes of it."""
+        if now < state.suspect_until:
+            # nsqd may have crashed, and then counts attempts anew.
+            self.suspects.add(messages, connection, now)
+            return messages.slice(0, 0)
+        is_suspect = messages.column("attempts").to_numpy(zero_copy_only=False) > 1
+        if not is_suspect.any():
+            return messages
+        self.suspects.add(messages.filter(pa.array(is_suspect)), connection, now)
+        return messages.filter(pa.array(~is_suspect))
+
+    def settle(self, source: Source, finished: Ids, unknown: Ids, now: float) -> None:
+        """What the other receivers say about suspects: whose batch is committed, and which none of them has."""
+        state = self._state(source)
+        for connection, messages in self.suspects.take(source, finished):
+            self._count_until_mark(state, messages)
+            self._finish_ids(state, connection, id_column(messages))
+            state.counts.redelivered += len(messages)
+        for connection, messages in self.suspects.take(source, unknown):
+            first = self.lane.end
+            self._accept(state, connection, messages, now)
+            if self.lane.end > first:
+                # They have been here for a while, and may come again at any moment.
+                chunk = self.lane.at(first)
+                self._index(chunk)
+                chunk.touch_at = self.lane.touch_due = now
+
+    def judge(self, source: Source, ids: Ids) -> tuple[bytes, bytes]:
+        """Of messages that came to another receiver: which are held here, and which have been finished."""
+        state = self.sources.get(source)
+        if state is None:
+            return b"", b""
+        for chunk in self.lane:
+            if chunk.source == source:
+                self._index(chunk)
+        recent = [split_ids(connection.recent_fins()) for connection in state.connections]
+        return state.redeliveries.judge(ids, chain.from_iterable(recent))
 
     def _without_poison(
         self, state: SourceState, connection: Connection, messages: pa.RecordBatch, attempts_max: int
@@ -239,6 +325,8 @@ class ReceiverCore:
         """Do what is due; to be called every ``TICK_S``, and before anything that came after a long silence."""
         if now >= self.lane.touch_due:
             self._touch(now)
+        if now >= self.suspects.touch_due:
+            self._touch_suspects(now)
         if now >= self._plan_due and not self.stopping:
             self._plan(now)
 
@@ -263,12 +351,19 @@ class ReceiverCore:
                 )
         self.lane.touch_due = min((chunk.touch_at for chunk in self.lane), default=math.inf)
 
+    def _touch_suspects(self, now: float) -> None:
+        for connection, ids in self.suspects.by_connection().items():
+            connection.touch(ids)
+            self._state(connection.source).counts.touched += len(ids) // MESSAGE_ID_SIZE
+        self.suspects.touched(now)
+
     def _plan(self, now: float) -> None:
         """Decide anew how much may be in flight where."""
         self._plan_due = now + TICK_S
-        self._paused = self.lane.size >= self._limits.bytes_max * (_RESUME_PART if self._paused else 1)
+        self._paused = self._size >= self._limits.bytes_max * (_RESUME_PART if self._paused else 1)
         self._forget(now)
         plan_ready(self.sources.values(), self._limits.in_flight_max, self._paused, now)
+        self.charge = sum(c.charge(now) for state in self.sources.values() for c in state.connections)
 
     def _forget(self, now: float) -> None:
         """Drop what is no longer needed of sources and messages that are gone."""
@@ -299,15 +394,14 @@ class ReceiverCore:
             state = self._state(chunk.source)
             for owner, ids in chunk.owned_ids(first, end):
                 if owner:
-                    owner.requeue(ids)
-                    state.counts.requeued += len(ids) // MESSAGE_ID_SIZE
+                    self._requeue_ids(state, owner, ids)
+        for source, ids in self.suspects.ids().items():
+            for connection, messages in self.suspects.take(source, ids):
+                self._requeue_ids(self._state(source), connection, id_column(messages))
 
-
-def id_column(messages: pa.RecordBatch) -> memoryview:
-    """The ids of messages, one after the other."""
-    column = messages.column("id")
-    start = column.offset * MESSAGE_ID_SIZE
-    return memoryview(column.buffers()[1])[start : start + len(column) * MESSAGE_ID_SIZE]
+    def _requeue_ids(self, state: SourceState, connection: Connection, ids: Ids) -> None:
+        connection.requeue(ids)
+        state.counts.requeued += len(ids) // MESSAGE_ID_SIZE
 
 
 def _name(source: Source) -> str:

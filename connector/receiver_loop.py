@@ -10,11 +10,12 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
 from pyspark_nsq.connector.client import NsqdStream, connect
 from pyspark_nsq.connector.connection import Connection, Source
-from pyspark_nsq.connector.errors import NsqError, RefusedError
+from pyspark_nsq.connector.errors import NsqError, RefusedError, SecurityError
 from pyspark_nsq.connector.receiver_core import TICK_S, ReceiverCore
 from pyspark_nsq.connector.settings import ConnectionSettings
 from pyspark_nsq.proto.errors import WireError
@@ -58,7 +59,9 @@ class _Link:
 
 
 class ReceiverLoop:
-    def __init__(self, core: ReceiverCore, settings: ConnectionSettings, lifeline_fd: int, observer: Observer) -> None:
+    def __init__(
+        self, core: ReceiverCore, settings: ConnectionSettings, lifeline_fd: int | None, observer: Observer
+    ) -> None:
         self._core = core
         self._settings = settings
         self._observer = observer
@@ -72,10 +75,11 @@ class ReceiverLoop:
         self._wake_receiver.setblocking(False)
         self._wake_sender.setblocking(False)
         self._connector = ThreadPoolExecutor(_CONNECT_THREADS, "connect")
-        self._lifeline_fd = lifeline_fd
         self._selector.register(self._wake_receiver, selectors.EVENT_READ, self._woken)
-        self._selector.register(lifeline_fd, selectors.EVENT_READ, self._lifeline_ended)
+        if lifeline_fd is not None:
+            self._selector.register(lifeline_fd, selectors.EVENT_READ, partial(self._lifeline_ended, lifeline_fd))
         self._stopped = False
+        self._closed = False
 
     # For other threads, and for signal handlers.
 
@@ -83,8 +87,10 @@ class ReceiverLoop:
         """Have a function called with the time in the loop's thread, which alone may touch the core."""
         future: Future[_Result] = Future()
         self._calls.append((function, future))
-        with suppress(BlockingIOError):  # It will wake up anyway.
+        with suppress(OSError):  # It will wake up anyway, or is closed.
             self._wake_sender.send(b"\0")
+        if self._closed:
+            self._refuse_calls()
         return future
 
     def stop(self) -> None:
@@ -97,10 +103,10 @@ class ReceiverLoop:
     def _woken(self) -> None:
         self._wake_receiver.recv(65536)
 
-    def _lifeline_ended(self) -> None:
+    def _lifeline_ended(self, lifeline_fd: int) -> None:
         """Its other end is the coordinator's: it is gone, or wants this process to go."""
-        if not os.read(self._lifeline_fd, 65536):
-            self._selector.unregister(self._lifeline_fd)
+        if not os.read(lifeline_fd, 65536):
+            self._selector.unregister(lifeline_fd)
             self._stop()
 
     # The loop.
@@ -117,6 +123,22 @@ class ReceiverLoop:
             _end_sending(link.stream)
         self._close(lambda _link: False)
         log.info("gave back what was unfinished, and stopped")
+
+    def close(self) -> None:
+        """After ``run``, however it ended: let go of everything, where the process lives on."""
+        for link in self._links.values():
+            link.stream.close()
+        self._connector.shutdown(wait=False, cancel_futures=True)
+        self._selector.close()
+        self._wake_receiver.close()
+        self._wake_sender.close()
+        self._closed = True
+        self._refuse_calls()
+
+    def _refuse_calls(self) -> None:
+        with suppress(IndexError):  # Others may do the same.
+            while True:
+                self._calls.popleft()[1].set_exception(NsqError("the receiver has ended"))
 
     def _close(self, is_done: Callable[[_Link], bool]) -> None:
         """Let nsqd read what was sent, until every link is closed or done, or for as long as it is worth."""
@@ -168,15 +190,16 @@ class ReceiverLoop:
         try:
             stream = self._stream(source, is_first)
         except Exception as error:
-            # Whatever it is, it must not end the query: nsqd may be there an hour later.
+            # Whatever it is, it must not end the receiver: nsqd may be there an hour later.
             reason = str(error) if isinstance(error, NsqError) else repr(error)
-            self.call(lambda now: self._connect_failed(source, reason, now))
+            refusal = reason if isinstance(error, SecurityError) else ""
+            self.call(lambda now: self._connect_failed(source, reason, refusal, now))
             return
         stream.settimeout(0)
         self.call(lambda now: self._connected(source, stream, now))
 
-    def _connect_failed(self, source: Source, reason: str, now: float) -> None:
-        failures = self._core.connect_failed(source, now)
+    def _connect_failed(self, source: Source, reason: str, refusal: str, now: float) -> None:
+        failures = self._core.connect_failed(source, now, refusal)
         # The first time, and ever more rarely.
         if failures.bit_count() == 1:
             log.warning("%s; it has failed %d times in a row and will be tried again", reason, failures)

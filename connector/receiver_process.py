@@ -8,16 +8,17 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 import grpc
 
+from pyspark_nsq.connector.channels import TOKEN_KEY, open_channel
 from pyspark_nsq.connector.connection import Source
 from pyspark_nsq.connector.errors import NsqError
 from pyspark_nsq.connector.offsets import INCARNATION_MAX, first_position
 from pyspark_nsq.connector.receiver import Setup
-from pyspark_nsq.connector.receiver_service import TOKEN_KEY
+from pyspark_nsq.connector.receiver_tls import ReceiverTls
 from pyspark_nsq.connector.settings import Address
 from pyspark_nsq.connector.wire import from_source
 from pyspark_nsq.proto import receiver_pb2 as pb
@@ -76,8 +77,12 @@ class ReceiverProcess:
 
     # Commands. They never wait: SimpleQueue takes them even from a signal handler.
 
-    def assign(self, sources: Sequence[Source]) -> None:
-        self._assignment = pb.Command(assignment=pb.Assignment(sources=map(from_source, sources)))
+    def assign(self, sources: Sequence[Source], shared: Iterable[Source], moved: Iterable[Source]) -> None:
+        """It is to be connected to these; others hold messages of those that are shared, or have those that moved."""
+        assignment = pb.Assignment(
+            sources=map(from_source, sources), shared=map(from_source, shared), moved=map(from_source, moved)
+        )
+        self._assignment = pb.Command(assignment=assignment)
         self._commands.put(self._assignment)
 
     def finish(self, before: int) -> None:
@@ -150,7 +155,7 @@ class ReceiverProcess:
                 raise ReceiverError(f"the receiver ended at its start with code {process.wait()}: see its log above")
             self._port = int(line)
             self.address = str(Address(setup.host, self._port))
-            self._follow()
+            self._follow(setup.tls)
         finally:
             _end(process, _STOP_S)
             process.stdout.close()
@@ -163,15 +168,14 @@ class ReceiverProcess:
         self._failed_connections = failed
         self._changed()
 
-    def _follow(self) -> None:
+    def _follow(self, tls: ReceiverTls | None) -> None:
         """Send commands and keep the newest state, until the receiver is gone."""
         commands = self._commands = queue.SimpleQueue()
         commands.put(self._assignment)
         if self._stopping:
             # Its command went to the queue before.
             commands.put(pb.Command(stop=pb.Stop()))
-        options = [("grpc.enable_http_proxy", 0)]
-        with grpc.insecure_channel(self.address, options) as channel:
+        with open_channel(self.address, tls) as channel:
             stub: Any = receiver_pb2_grpc.ReceiverStub(channel)  # type: ignore[no-untyped-call]
             try:
                 for status in stub.Control(iter(commands.get, None), metadata=[(TOKEN_KEY, self._token)]):

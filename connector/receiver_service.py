@@ -1,26 +1,24 @@
 """The receiver's gRPC side: hands the coordinator's commands to the loop, and messages to Spark's tasks."""
 
-import hmac
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
-from typing import Any, Final
+from typing import Final
 
 import grpc
 import pyarrow as pa
 
+from pyspark_nsq.connector.channels import Guard, listen, make_server
 from pyspark_nsq.connector.connection import Source
 from pyspark_nsq.connector.lanes import FinishedError
 from pyspark_nsq.connector.receiver_core import ReceiverCore
 from pyspark_nsq.connector.receiver_loop import ReceiverLoop
-from pyspark_nsq.connector.settings import Address
+from pyspark_nsq.connector.receiver_tls import ReceiverTls
 from pyspark_nsq.connector.source_state import SourceState
 from pyspark_nsq.connector.wire import from_source, to_source
 from pyspark_nsq.proto import receiver_pb2 as pb
 from pyspark_nsq.proto import receiver_pb2_grpc
 
-TOKEN_KEY: Final = "authorization"  # noqa: S105 (the key, not the token)
 # Messages are put together to pieces of about so many bytes, or so many messages: each costs Spark a record batch.
 _PIECE_BYTES: Final = 2 * 1024 * 1024
 _PIECE_MESSAGES: Final = 20_000
@@ -43,7 +41,13 @@ class StatusBoard:
     def changed(self, core: ReceiverCore, now: float) -> None:
         lane = core.lane
         positions = pb.Status(
-            end=lane.end, finished=lane.finished, held_messages=lane.held, held_bytes=lane.size, lost=core.lost
+            end=lane.end,
+            finished=lane.finished,
+            held_messages=lane.held,
+            held_bytes=lane.size,
+            lost=core.lost,
+            suspects=len(core.suspects),
+            refusal=core.refusal,
         )
         with_sources = now - self._sources_at >= self._sources_interval_s
         if positions == self._positions and not with_sources:
@@ -71,6 +75,10 @@ class StatusBoard:
         with self._changed:
             self._version += 1
             self._changed.notify_all()
+
+
+def _parts(share: pb.Share) -> tuple[int, int, int]:
+    return share.number, share.in_flight_max, share.bytes_max
 
 
 def _source_status(state: SourceState) -> pb.SourceStatus:
@@ -105,18 +113,23 @@ class ReceiverService(receiver_pb2_grpc.ReceiverServicer):
     def _take(self, commands: Iterable[pb.Command]) -> None:
         try:
             for command in commands:
-                self._obey(command)
+                self.obey(command)
         except grpc.RpcError:
             pass  # The coordinator is gone, which the lifeline tells for certain.
 
-    def _obey(self, command: pb.Command) -> None:
+    def obey(self, command: pb.Command) -> None:
         match command.WhichOneof("kind"):
             case "assignment":
                 sources = list(map(to_source, command.assignment.sources))
-                self._loop.call(lambda _now: self._core.assign(sources))
+                shared = list(map(to_source, command.assignment.shared))
+                moved = set(map(to_source, command.assignment.moved))
+                self._loop.call(lambda _now: self._core.assign(sources, shared, moved))
             case "finish":
                 before = command.finish.before
                 self._loop.call(lambda now: self._core.finish(before, now))
+            case "share":
+                share = command.share
+                self._loop.call(lambda now: self._core.take_share(*_parts(share), now))
             case "stop":
                 self._loop.stop()
 
@@ -133,6 +146,36 @@ class ReceiverService(receiver_pb2_grpc.ReceiverServicer):
         except ValueError as error:
             context.abort(grpc.StatusCode.OUT_OF_RANGE, str(error))
         return _rows(parts, list(request.columns))
+
+    def Settle(  # noqa: N802 (the contract's name)
+        self, request: pb.Verdicts, _context: grpc.ServicerContext
+    ) -> pb.Suspects:
+        return self._loop.call(lambda now: self._settle(request, now)).result()
+
+    def _settle(self, verdicts: pb.Verdicts, now: float) -> pb.Suspects:
+        for each in verdicts.finished:
+            self._core.settle(to_source(each.source), each.ids, b"", now)
+        for each in verdicts.unknown:
+            self._core.settle(to_source(each.source), b"", each.ids, now)
+        return pb.Suspects(
+            messages=[
+                pb.SourceMessages(source=from_source(source), ids=ids)
+                for source, ids in self._core.suspects.ids().items()
+            ]
+        )
+
+    def Judge(  # noqa: N802 (the contract's name)
+        self, request: pb.Suspects, _context: grpc.ServicerContext
+    ) -> pb.Verdicts:
+        return self._loop.call(lambda _now: self._judge(request)).result()
+
+    def _judge(self, suspects: pb.Suspects) -> pb.Verdicts:
+        verdicts = pb.Verdicts()
+        for each in suspects.messages:
+            held, finished = self._core.judge(to_source(each.source), each.ids)
+            verdicts.held.add(source=each.source, ids=held)
+            verdicts.finished.add(source=each.source, ids=finished)
+        return verdicts
 
     def _count_lost(self, request: pb.ReadRequest) -> None:
         self._core.count_lost(request.first, request.end)
@@ -160,36 +203,12 @@ def _joined(parts: list[tuple[Source, pa.RecordBatch]]) -> Iterator[tuple[Source
             waiting, size, count = [], 0, 0
 
 
-class _Guard(grpc.ServerInterceptor):  # type: ignore[type-arg]
-    """Refuses every call without the query's token."""
-
-    def __init__(self, token: str) -> None:
-        self._token = token.encode()
-        self._refuse = grpc.unary_unary_rpc_method_handler(_refuse)
-
-    def intercept_service(self, continuation: Callable[[Any], Any], details: Any) -> Any:
-        given = next((value for key, value in details.invocation_metadata if key == TOKEN_KEY), "")
-        if isinstance(given, str) and hmac.compare_digest(given.encode(), self._token):
-            return continuation(details)
-        return self._refuse
-
-
-def _refuse(_request: bytes, context: grpc.ServicerContext) -> None:
-    context.abort(grpc.StatusCode.UNAUTHENTICATED, "the token of this query is missing or wrong")
-
-
-def serve(service: ReceiverService, token: str, host: str, port: int) -> tuple[grpc.Server, int]:
-    """A started server and the port it got: ``port``, unless that is 0."""
-    server = grpc.server(
-        ThreadPoolExecutor(_THREADS_MAX, "serve"),
-        interceptors=[_Guard(token)],
-        options=[
-            ("grpc.max_send_message_length", -1),
-            # Two processes on one port would share its calls.
-            ("grpc.so_reuseport", 0),
-        ],
-    )
+def serve(
+    service: ReceiverService, token: str, host: str, ports: Iterable[int], tls: ReceiverTls | None
+) -> tuple[grpc.Server, int]:
+    """A started server and the port it got."""
+    server = make_server(_THREADS_MAX, [Guard(token)])
     receiver_pb2_grpc.add_ReceiverServicer_to_server(service, server)  # type: ignore[no-untyped-call]
-    bound = server.add_insecure_port(str(Address(host, port)))
+    bound = listen(server, host, ports, tls)
     server.start()
     return server, bound

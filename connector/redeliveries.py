@@ -6,11 +6,19 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from pyspark_nsq.proto.frames import MESSAGE_ID_SIZE
 
 # Ids of committed messages to remember, some 100 bytes each.
 COMMITTED_MAX: Final = 1_000_000
+
+
+def id_column(messages: pa.RecordBatch) -> memoryview:
+    """The ids of messages, one after the other."""
+    column = messages.column("id")
+    start = column.offset * MESSAGE_ID_SIZE
+    return memoryview(column.buffers()[1])[start : start + len(column) * MESSAGE_ID_SIZE]
 
 
 def split_ids(ids: bytes | memoryview) -> list[bytes]:
@@ -70,3 +78,10 @@ class Redeliveries:
                 committed.append(message_id)
                 is_new[row] = False
         return is_new, held, committed
+
+    def judge(self, ids: bytes | memoryview, also_committed: Iterable[bytes]) -> tuple[bytes, bytes]:
+        """Of messages that came to somebody else: which are held, and which are committed."""
+        known, also = split_ids(ids), set(also_committed)
+        held = [each for each in known if each in self.held]
+        committed = [each for each in known if each not in self.held and (each in self._committed or each in also)]
+        return b"".join(held), b"".join(committed)

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from pyspark_nsq.connector.connection import Source
 from pyspark_nsq.connector.offsets import Offset
 from pyspark_nsq.connector.wire import to_source
 from pyspark_nsq.proto import receiver_pb2 as pb
@@ -45,3 +46,17 @@ class Report:
     def __str__(self) -> str:
         counts = {**self.totals, "lost": self.lost}
         return f"backlog {self.backlog}, " + ", ".join(f"{name} {count}" for name, count in counts.items() if count)
+
+
+def merge(statuses: Iterable[pb.Status]) -> pb.Status:
+    """One that counts as much as all of them."""
+    merged = pb.Status()
+    sources: dict[Source, pb.SourceStatus] = {}
+    for status in statuses:
+        merged.lost += status.lost
+        for each in status.sources:
+            known = sources.setdefault(to_source(each.source), pb.SourceStatus(source=each.source))
+            for name in COUNTERS:
+                setattr(known.counters, name, getattr(known.counters, name) + getattr(each.counters, name))
+    merged.sources.extend(sources.values())
+    return merged

@@ -1,15 +1,20 @@
 """Spark's tasks: a range of a lane, fetched from its receiver and given the columns that the query asked for."""
 
+import itertools
 import logging
+import os
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StringType, StructType
 
 from pyspark_nsq.connector.errors import NsqError
+from pyspark_nsq.connector.receiver_tls import ReceiverTls
+from pyspark_nsq.connector.ways import Way
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -23,22 +28,40 @@ _MESSAGE_COLUMNS: Final = ("body", "id", "timestamp", "attempts")
 # A receiver that died is back within a second or two; one that cannot be reached for so long is a mistake.
 _UNREACHABLE_S: Final = 30.0
 _RETRY_S: Final = 0.2
+# Mistakes, not accidents.
+_FINAL: Final = {"OUT_OF_RANGE", "INVALID_ARGUMENT", "UNIMPLEMENTED"}
 
 InvalidUtf8 = Literal["fail", "null"]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a receiver is: its lane and a unix socket on its host count where it is not plainly beside the driver."""
+
+    address: str
+    lane: int = 0
+    socket: str = ""
+    way: Way | None = None
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """The ways to it, the shortest first."""
+        is_here = self.socket and os.path.exists(self.socket)
+        return (f"unix:{self.socket}", self.address) if is_here else (self.address,)
 
 
 class RangePartition(InputPartition):
     """What one task reads."""
 
-    def __init__(self, address: str, token: str, first: int, end: int) -> None:
+    def __init__(self, place: Place, token: str, first: int, end: int) -> None:
         super().__init__((first, end))
-        self.address = address
+        self.place = place
         self.token = token
         self.first = first
         self.end = end
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.address!r}, {self.first}, {self.end})"
+        return f"{type(self).__name__}({self.place.address!r}, {self.first}, {self.end})"
 
 
 class ReadError(NsqError):
@@ -69,22 +92,42 @@ def fetch(partition: RangePartition, columns: Sequence[str]) -> "deque[pb.Rows]"
 
     request = pb.ReadRequest(first=partition.first, end=partition.end, columns=columns)
     deadline = time.monotonic() + _UNREACHABLE_S
+    targets = itertools.cycle(partition.place.targets)
     while True:
         try:
-            pieces = deque(_stub(partition.address).Read(request, metadata=[(_TOKEN_KEY, partition.token)]))
+            stub = _stub(next(targets), partition.place.way)
+            pieces = deque(stub.Read(request, metadata=[(_TOKEN_KEY, partition.token)]))
             break
         except grpc.RpcError as error:
-            if error.code() == grpc.StatusCode.NOT_FOUND:
-                # Only the receiver's successor says this, with the query's token: that the first is dead is certain.
+            # Its successor says so, with the query's token, or the coordinator: that the first is dead is certain.
+            if error.code() == grpc.StatusCode.NOT_FOUND or _is_lost(partition):
                 log.warning("%r: %s; nsqd delivers them again", partition, error.details())
                 return deque()
-            if error.code() != grpc.StatusCode.UNAVAILABLE or time.monotonic() > deadline:
+            if not _may_pass(error, partition) or time.monotonic() > deadline:
                 raise _read_error(partition, error) from error
             time.sleep(_RETRY_S)
     count = sum(piece.message_count for piece in pieces)
     if count != partition.end - partition.first:
         raise ReadError(f"{partition!r} has {partition.end - partition.first} messages, but {count} came")
     return pieces
+
+
+def _is_lost(partition: RangePartition) -> bool:
+    """What the coordinator says, where receivers come and go with their hosts."""
+    from pyspark_nsq.connector.asking import is_lost
+
+    place = partition.place
+    if place.way is None or not place.way.coordinator:
+        return False
+    return is_lost(place.way, place.lane, partition.first, partition.end)
+
+
+def _may_pass(error: Any, partition: RangePartition) -> bool:
+    """Whether to try again may help: where there is a coordinator, it may just not know yet what is lost."""
+    way = partition.place.way
+    return error.code().name == "UNAVAILABLE" or (
+        way is not None and bool(way.coordinator) and error.code().name not in _FINAL
+    )
 
 
 def _read_error(partition: RangePartition, error: Any) -> ReadError:
@@ -94,29 +137,22 @@ def _read_error(partition: RangePartition, error: Any) -> ReadError:
     return ReadError(f"{partition!r} cannot be read: {error.code().name} {error.details()}{hint}")
 
 
-_stubs: dict[str, Any] = {}
-_STUBS_MAX: Final = 8
+_stubs: dict[tuple[str, ReceiverTls | None], Any] = {}
+_STUBS_MAX: Final = 64
 
 
-def _stub(address: str) -> Any:
+def _stub(target: str, way: Way | None) -> Any:
     """A connection to a receiver, kept as long as the worker lives: it is quicker, no more."""
-    import grpc
-
+    from pyspark_nsq.connector.channels import open_channel
     from pyspark_nsq.proto import receiver_pb2_grpc
 
-    if address not in _stubs:
+    tls = way.tls if way else None
+    key = (target, tls)
+    if key not in _stubs:
         if len(_stubs) >= _STUBS_MAX:
             _stubs.clear()
-        options = [
-            ("grpc.max_receive_message_length", -1),
-            # A receiver that is started again is back in a moment.
-            ("grpc.max_reconnect_backoff_ms", 500),
-            ("grpc.initial_reconnect_backoff_ms", 100),
-            # Loopback and cluster addresses; a proxy of the environment is for neither.
-            ("grpc.enable_http_proxy", 0),
-        ]
-        _stubs[address] = receiver_pb2_grpc.ReceiverStub(grpc.insecure_channel(address, options))  # type: ignore[no-untyped-call]
-    return _stubs[address]
+        _stubs[key] = receiver_pb2_grpc.ReceiverStub(open_channel(target, tls))  # type: ignore[no-untyped-call]
+    return _stubs[key]
 
 
 def row_batch(

@@ -45,9 +45,15 @@ class SourceState:
     redeliveries: Redeliveries = field(default_factory=Redeliveries)
     connections: list[Connection] = field(default_factory=list)
     assigned: bool = False
+    # Another receiver has it now: nothing more is to come here.
+    leaving: bool = False
+    # Whether other receivers read it too, and until when all that comes may be theirs.
+    shared: bool = False
+    suspect_until: float = 0.0
     opening: int = 0
     wanted: int = 1
     failures: int = 0
+    refusal: str = ""
     retry_at: float = 0.0
     busy_until: float = 0.0
     # Where sources take turns: since when it has one, and when its last one ended.

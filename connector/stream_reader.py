@@ -10,6 +10,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from pyspark_nsq.connector.errors import NsqError
+from pyspark_nsq.connector.executors import StartPartition, ensure_receiver, start_here
 from pyspark_nsq.connector.logs import show_log
 from pyspark_nsq.connector.offsets import START, parse_offset
 from pyspark_nsq.connector.options import SourceOptions
@@ -100,5 +101,11 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # In tasks.
 
     def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
+        if isinstance(partition, StartPartition):
+            start_here(partition.way)
+            return iter(())
         assert isinstance(partition, RangePartition)
+        way = partition.place.way
+        if way and way.starting:
+            ensure_receiver(way)
         return read_range(partition, self._schema, self._invalid_utf8)

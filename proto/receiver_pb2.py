@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n pyspark_nsq/proto/receiver.proto\x12\x14pyspark_nsq.receiver\"\xa5\x01\n\x07\x43ommand\x12\x36\n\nassignment\x18\x01 \x01(\x0b\x32 .pyspark_nsq.receiver.AssignmentH\x00\x12.\n\x06\x66inish\x18\x02 \x01(\x0b\x32\x1c.pyspark_nsq.receiver.FinishH\x00\x12*\n\x04stop\x18\x03 \x01(\x0b\x32\x1a.pyspark_nsq.receiver.StopH\x00\x42\x06\n\x04kind\";\n\nAssignment\x12-\n\x07sources\x18\x01 \x03(\x0b\x32\x1c.pyspark_nsq.receiver.Source\"3\n\x06Source\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x0c\n\x04port\x18\x03 \x01(\r\"\x18\n\x06\x46inish\x12\x0e\n\x06\x62\x65\x66ore\x18\x01 \x01(\x04\"\x06\n\x04Stop\"\x95\x01\n\x06Status\x12\x0b\n\x03\x65nd\x18\x01 \x01(\x04\x12\x10\n\x08\x66inished\x18\x02 \x01(\x04\x12\x15\n\rheld_messages\x18\x03 \x01(\x04\x12\x12\n\nheld_bytes\x18\x04 \x01(\x04\x12\x0c\n\x04lost\x18\x05 \x01(\x04\x12\x33\n\x07sources\x18\x06 \x03(\x0b\x32\".pyspark_nsq.receiver.SourceStatus\"\xb3\x01\n\x0cSourceStatus\x12,\n\x06source\x18\x01 \x01(\x0b\x32\x1c.pyspark_nsq.receiver.Source\x12\x13\n\x0b\x63onnections\x18\x02 \x01(\r\x12\x11\n\tin_flight\x18\x03 \x01(\x04\x12\x30\n\x08\x63ounters\x18\x04 \x01(\x0b\x32\x1e.pyspark_nsq.receiver.Counters\x12\x1b\n\x13received_until_mark\x18\x05 \x01(\x04\"\xce\x01\n\x08\x43ounters\x12\x10\n\x08received\x18\x01 \x01(\x04\x12\x0f\n\x07\x65mitted\x18\x02 \x01(\x04\x12\x10\n\x08\x66inished\x18\x03 \x01(\x04\x12\x0f\n\x07touched\x18\x04 \x01(\x04\x12\x10\n\x08requeued\x18\x05 \x01(\x04\x12\x11\n\ttimed_out\x18\x06 \x01(\x04\x12\x13\n\x0bredelivered\x18\x07 \x01(\x04\x12\x0f\n\x07\x64ropped\x18\x08 \x01(\x04\x12\x15\n\rdead_lettered\x18\t \x01(\x04\x12\x1a\n\x12\x66\x61iled_connections\x18\n \x01(\x04\":\n\x0bReadRequest\x12\r\n\x05\x66irst\x18\x01 \x01(\x04\x12\x0b\n\x03\x65nd\x18\x02 \x01(\x04\x12\x0f\n\x07\x63olumns\x18\x03 \x03(\t\"K\n\x04Rows\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x0c\n\x04nsqd\x18\x02 \x01(\t\x12\x15\n\rmessage_count\x18\x03 \x01(\x04\x12\x0f\n\x07\x63olumns\x18\x04 \x01(\x0c\x32\x9f\x01\n\x08Receiver\x12J\n\x07\x43ontrol\x12\x1d.pyspark_nsq.receiver.Command\x1a\x1c.pyspark_nsq.receiver.Status(\x01\x30\x01\x12G\n\x04Read\x12!.pyspark_nsq.receiver.ReadRequest\x1a\x1a.pyspark_nsq.receiver.Rows0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n pyspark_nsq/proto/receiver.proto\x12\x14pyspark_nsq.receiver\"\xad\x02\n\x07\x43ommand\x12\x36\n\nassignment\x18\x01 \x01(\x0b\x32 .pyspark_nsq.receiver.AssignmentH\x00\x12.\n\x06\x66inish\x18\x02 \x01(\x0b\x32\x1c.pyspark_nsq.receiver.FinishH\x00\x12*\n\x04stop\x18\x03 \x01(\x0b\x32\x1a.pyspark_nsq.receiver.StopH\x00\x12,\n\x05\x62\x65gin\x18\n \x01(\x0b\x32\x1b.pyspark_nsq.receiver.BeginH\x00\x12,\n\x05share\x18\x0b \x01(\x0b\x32\x1b.pyspark_nsq.receiver.ShareH\x00\x12*\n\x04\x62\x65\x61t\x18\x0c \x01(\x0b\x32\x1a.pyspark_nsq.receiver.BeatH\x00\x42\x06\n\x04kind\"\xda\x01\n\x05\x42\x65gin\x12\x0f\n\x07session\x18\x01 \x01(\t\x12\r\n\x05token\x18\x02 \x01(\t\x12\x16\n\x0e\x66irst_position\x18\x03 \x01(\x04\x12,\n\x06limits\x18\x04 \x01(\x0b\x32\x1c.pyspark_nsq.receiver.Limits\x12<\n\nconnection\x18\x05 \x01(\x0b\x32(.pyspark_nsq.receiver.ConnectionSettings\x12\x1b\n\x13sources_interval_ms\x18\x06 \x01(\r\x12\x10\n\x08lease_ms\x18\x07 \x01(\r\"]\n\x05Share\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x15\n\rin_flight_max\x18\x02 \x01(\x04\x12\x11\n\tbytes_max\x18\x03 \x01(\x04\x12\x1a\n\x12status_interval_ms\x18\x04 \x01(\r\"\x06\n\x04\x42\x65\x61t\"\x91\x02\n\x06Limits\x12\x0f\n\x07\x63hannel\x18\x01 \x01(\t\x12\x15\n\rin_flight_max\x18\x02 \x01(\x04\x12\x11\n\tbytes_max\x18\x03 \x01(\x04\x12\x16\n\x0e\x66rame_size_max\x18\x04 \x01(\x04\x12\x19\n\x0c\x61ttempts_max\x18\x05 \x01(\rH\x00\x88\x01\x01\x12\x1e\n\x11\x64\x65\x61\x64_letter_topic\x18\x06 \x01(\tH\x01\x88\x01\x01\x12\x15\n\rretry_delay_s\x18\x07 \x01(\x01\x12\x19\n\x11retry_delay_s_max\x18\x08 \x01(\x01\x12\x14\n\x07mark_ns\x18\t \x01(\x03H\x02\x88\x01\x01\x42\x0f\n\r_attempts_maxB\x14\n\x12_dead_letter_topicB\n\n\x08_mark_ns\"\xe0\x02\n\x12\x43onnectionSettings\x12\x30\n\x08security\x18\x01 \x01(\x0b\x32\x1e.pyspark_nsq.receiver.Security\x12\x0e\n\x06snappy\x18\x02 \x01(\x08\x12\x0f\n\x07\x64\x65\x66late\x18\x03 \x01(\x08\x12\x15\n\rdeflate_level\x18\x04 \x01(\x05\x12\x16\n\tclient_id\x18\x05 \x01(\tH\x00\x88\x01\x01\x12\x17\n\nuser_agent\x18\x06 \x01(\tH\x01\x88\x01\x01\x12\x19\n\x11\x63onnect_timeout_s\x18\x07 \x01(\x01\x12\x1d\n\x15heartbeat_interval_ms\x18\x08 \x01(\x03\x12\x1b\n\x0emsg_timeout_ms\x18\t \x01(\x03H\x02\x88\x01\x01\x12\x18\n\x0bsample_rate\x18\n \x01(\x05H\x03\x88\x01\x01\x42\x0c\n\n_client_idB\r\n\x0b_user_agentB\x11\n\x0f_msg_timeout_msB\x0e\n\x0c_sample_rate\"\x81\x03\n\x08Security\x12\x0b\n\x03tls\x18\x01 \x01(\x08\x12\x18\n\x0btls_ca_file\x18\x02 \x01(\tH\x00\x88\x01\x01\x12\x1a\n\rtls_cert_file\x18\x03 \x01(\tH\x01\x88\x01\x01\x12\x19\n\x0ctls_key_file\x18\x04 \x01(\tH\x02\x88\x01\x01\x12\x1d\n\x10tls_key_password\x18\x05 \x01(\tH\x03\x88\x01\x01\x12\x1c\n\x0ftls_server_name\x18\x06 \x01(\tH\x04\x88\x01\x01\x12 \n\x18tls_insecure_skip_verify\x18\x07 \x01(\x08\x12\x18\n\x0b\x61uth_secret\x18\x08 \x01(\tH\x05\x88\x01\x01\x12\x1d\n\x10\x61uth_secret_file\x18\t \x01(\tH\x06\x88\x01\x01\x42\x0e\n\x0c_tls_ca_fileB\x10\n\x0e_tls_cert_fileB\x0f\n\r_tls_key_fileB\x13\n\x11_tls_key_passwordB\x12\n\x10_tls_server_nameB\x0e\n\x0c_auth_secretB\x13\n\x11_auth_secret_file\"\x96\x01\n\nAssignment\x12-\n\x07sources\x18\x01 \x03(\x0b\x32\x1c.pyspark_nsq.receiver.Source\x12,\n\x06shared\x18\x02 \x03(\x0b\x32\x1c.pyspark_nsq.receiver.Source\x12+\n\x05moved\x18\x03 \x03(\x0b\x32\x1c.pyspark_nsq.receiver.Source\"3\n\x06Source\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x0c\n\x04port\x18\x03 \x01(\r\"\x18\n\x06\x46inish\x12\x0e\n\x06\x62\x65\x66ore\x18\x01 \x01(\x04\"\x06\n\x04Stop\"\xe7\x01\n\x06Status\x12\x0b\n\x03\x65nd\x18\x01 \x01(\x04\x12\x10\n\x08\x66inished\x18\x02 \x01(\x04\x12\x15\n\rheld_messages\x18\x03 \x01(\x04\x12\x12\n\nheld_bytes\x18\x04 \x01(\x04\x12\x0c\n\x04lost\x18\x05 \x01(\x04\x12\x33\n\x07sources\x18\x06 \x03(\x0b\x32\".pyspark_nsq.receiver.SourceStatus\x12\x10\n\x08suspects\x18\x07 \x01(\x04\x12\x0f\n\x07refusal\x18\x08 \x01(\t\x12\r\n\x05share\x18\x14 \x01(\x04\x12\x0e\n\x06\x63harge\x18\x15 \x01(\x04\x12\x0e\n\x06socket\x18\x16 \x01(\t\"\xb3\x01\n\x0cSourceStatus\x12,\n\x06source\x18\x01 \x01(\x0b\x32\x1c.pyspark_nsq.receiver.Source\x12\x13\n\x0b\x63onnections\x18\x02 \x01(\r\x12\x11\n\tin_flight\x18\x03 \x01(\x04\x12\x30\n\x08\x63ounters\x18\x04 \x01(\x0b\x32\x1e.pyspark_nsq.receiver.Counters\x12\x1b\n\x13received_until_mark\x18\x05 \x01(\x04\"\xce\x01\n\x08\x43ounters\x12\x10\n\x08received\x18\x01 \x01(\x04\x12\x0f\n\x07\x65mitted\x18\x02 \x01(\x04\x12\x10\n\x08\x66inished\x18\x03 \x01(\x04\x12\x0f\n\x07touched\x18\x04 \x01(\x04\x12\x10\n\x08requeued\x18\x05 \x01(\x04\x12\x11\n\ttimed_out\x18\x06 \x01(\x04\x12\x13\n\x0bredelivered\x18\x07 \x01(\x04\x12\x0f\n\x07\x64ropped\x18\x08 \x01(\x04\x12\x15\n\rdead_lettered\x18\t \x01(\x04\x12\x1a\n\x12\x66\x61iled_connections\x18\n \x01(\x04\":\n\x0bReadRequest\x12\r\n\x05\x66irst\x18\x01 \x01(\x04\x12\x0b\n\x03\x65nd\x18\x02 \x01(\x04\x12\x0f\n\x07\x63olumns\x18\x03 \x03(\t\"K\n\x04Rows\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x0c\n\x04nsqd\x18\x02 \x01(\t\x12\x15\n\rmessage_count\x18\x03 \x01(\x04\x12\x0f\n\x07\x63olumns\x18\x04 \x01(\x0c\"K\n\x0eSourceMessages\x12,\n\x06source\x18\x01 \x01(\x0b\x32\x1c.pyspark_nsq.receiver.Source\x12\x0b\n\x03ids\x18\x02 \x01(\x0c\"B\n\x08Suspects\x12\x36\n\x08messages\x18\x01 \x03(\x0b\x32$.pyspark_nsq.receiver.SourceMessages\"\xad\x01\n\x08Verdicts\x12\x32\n\x04held\x18\x01 \x03(\x0b\x32$.pyspark_nsq.receiver.SourceMessages\x12\x36\n\x08\x66inished\x18\x02 \x03(\x0b\x32$.pyspark_nsq.receiver.SourceMessages\x12\x35\n\x07unknown\x18\x03 \x03(\x0b\x32$.pyspark_nsq.receiver.SourceMessages\"-\n\x0cRegistration\x12\x0c\n\x04host\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\"\x1b\n\nRegistered\x12\r\n\x05\x65nded\x18\x01 \x01(\x08\"\x19\n\tGathering\x12\x0c\n\x04host\x18\x01 \x01(\t\"\x18\n\x08Gathered\x12\x0c\n\x04\x64one\x18\x01 \x01(\x08\"1\n\x05Range\x12\x0c\n\x04lane\x18\x01 \x01(\r\x12\r\n\x05\x66irst\x18\x02 \x01(\x04\x12\x0b\n\x03\x65nd\x18\x03 \x01(\x04\"\x14\n\x04\x46\x61te\x12\x0c\n\x04lost\x18\x01 \x01(\x08\x32\xb2\x02\n\x08Receiver\x12J\n\x07\x43ontrol\x12\x1d.pyspark_nsq.receiver.Command\x1a\x1c.pyspark_nsq.receiver.Status(\x01\x30\x01\x12G\n\x04Read\x12!.pyspark_nsq.receiver.ReadRequest\x1a\x1a.pyspark_nsq.receiver.Rows0\x01\x12H\n\x06Settle\x12\x1e.pyspark_nsq.receiver.Verdicts\x1a\x1e.pyspark_nsq.receiver.Suspects\x12G\n\x05Judge\x12\x1e.pyspark_nsq.receiver.Suspects\x1a\x1e.pyspark_nsq.receiver.Verdicts2\xeb\x01\n\x0b\x43oordinator\x12P\n\x08Register\x12\".pyspark_nsq.receiver.Registration\x1a .pyspark_nsq.receiver.Registered\x12I\n\x06Gather\x12\x1f.pyspark_nsq.receiver.Gathering\x1a\x1e.pyspark_nsq.receiver.Gathered\x12?\n\x04Look\x12\x1b.pyspark_nsq.receiver.Range\x1a\x1a.pyspark_nsq.receiver.Fateb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,25 +32,57 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'pyspark_nsq.proto.receiver_
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_COMMAND']._serialized_start=59
-  _globals['_COMMAND']._serialized_end=224
-  _globals['_ASSIGNMENT']._serialized_start=226
-  _globals['_ASSIGNMENT']._serialized_end=285
-  _globals['_SOURCE']._serialized_start=287
-  _globals['_SOURCE']._serialized_end=338
-  _globals['_FINISH']._serialized_start=340
-  _globals['_FINISH']._serialized_end=364
-  _globals['_STOP']._serialized_start=366
-  _globals['_STOP']._serialized_end=372
-  _globals['_STATUS']._serialized_start=375
-  _globals['_STATUS']._serialized_end=524
-  _globals['_SOURCESTATUS']._serialized_start=527
-  _globals['_SOURCESTATUS']._serialized_end=706
-  _globals['_COUNTERS']._serialized_start=709
-  _globals['_COUNTERS']._serialized_end=915
-  _globals['_READREQUEST']._serialized_start=917
-  _globals['_READREQUEST']._serialized_end=975
-  _globals['_ROWS']._serialized_start=977
-  _globals['_ROWS']._serialized_end=1052
-  _globals['_RECEIVER']._serialized_start=1055
-  _globals['_RECEIVER']._serialized_end=1214
+  _globals['_COMMAND']._serialized_end=360
+  _globals['_BEGIN']._serialized_start=363
+  _globals['_BEGIN']._serialized_end=581
+  _globals['_SHARE']._serialized_start=583
+  _globals['_SHARE']._serialized_end=676
+  _globals['_BEAT']._serialized_start=678
+  _globals['_BEAT']._serialized_end=684
+  _globals['_LIMITS']._serialized_start=687
+  _globals['_LIMITS']._serialized_end=960
+  _globals['_CONNECTIONSETTINGS']._serialized_start=963
+  _globals['_CONNECTIONSETTINGS']._serialized_end=1315
+  _globals['_SECURITY']._serialized_start=1318
+  _globals['_SECURITY']._serialized_end=1703
+  _globals['_ASSIGNMENT']._serialized_start=1706
+  _globals['_ASSIGNMENT']._serialized_end=1856
+  _globals['_SOURCE']._serialized_start=1858
+  _globals['_SOURCE']._serialized_end=1909
+  _globals['_FINISH']._serialized_start=1911
+  _globals['_FINISH']._serialized_end=1935
+  _globals['_STOP']._serialized_start=1937
+  _globals['_STOP']._serialized_end=1943
+  _globals['_STATUS']._serialized_start=1946
+  _globals['_STATUS']._serialized_end=2177
+  _globals['_SOURCESTATUS']._serialized_start=2180
+  _globals['_SOURCESTATUS']._serialized_end=2359
+  _globals['_COUNTERS']._serialized_start=2362
+  _globals['_COUNTERS']._serialized_end=2568
+  _globals['_READREQUEST']._serialized_start=2570
+  _globals['_READREQUEST']._serialized_end=2628
+  _globals['_ROWS']._serialized_start=2630
+  _globals['_ROWS']._serialized_end=2705
+  _globals['_SOURCEMESSAGES']._serialized_start=2707
+  _globals['_SOURCEMESSAGES']._serialized_end=2782
+  _globals['_SUSPECTS']._serialized_start=2784
+  _globals['_SUSPECTS']._serialized_end=2850
+  _globals['_VERDICTS']._serialized_start=2853
+  _globals['_VERDICTS']._serialized_end=3026
+  _globals['_REGISTRATION']._serialized_start=3028
+  _globals['_REGISTRATION']._serialized_end=3073
+  _globals['_REGISTERED']._serialized_start=3075
+  _globals['_REGISTERED']._serialized_end=3102
+  _globals['_GATHERING']._serialized_start=3104
+  _globals['_GATHERING']._serialized_end=3129
+  _globals['_GATHERED']._serialized_start=3131
+  _globals['_GATHERED']._serialized_end=3155
+  _globals['_RANGE']._serialized_start=3157
+  _globals['_RANGE']._serialized_end=3206
+  _globals['_FATE']._serialized_start=3208
+  _globals['_FATE']._serialized_end=3228
+  _globals['_RECEIVER']._serialized_start=3231
+  _globals['_RECEIVER']._serialized_end=3537
+  _globals['_COORDINATOR']._serialized_start=3540
+  _globals['_COORDINATOR']._serialized_end=3775
 # @@protoc_insertion_point(module_scope)

@@ -44,6 +44,16 @@ class ReceiverStub(object):
                 request_serializer=pyspark__nsq_dot_proto_dot_receiver__pb2.ReadRequest.SerializeToString,
                 response_deserializer=pyspark__nsq_dot_proto_dot_receiver__pb2.Rows.FromString,
                 _registered_method=True)
+        self.Settle = channel.unary_unary(
+                '/pyspark_nsq.receiver.Receiver/Settle',
+                request_serializer=pyspark__nsq_dot_proto_dot_receiver__pb2.Verdicts.SerializeToString,
+                response_deserializer=pyspark__nsq_dot_proto_dot_receiver__pb2.Suspects.FromString,
+                _registered_method=True)
+        self.Judge = channel.unary_unary(
+                '/pyspark_nsq.receiver.Receiver/Judge',
+                request_serializer=pyspark__nsq_dot_proto_dot_receiver__pb2.Suspects.SerializeToString,
+                response_deserializer=pyspark__nsq_dot_proto_dot_receiver__pb2.Verdicts.FromString,
+                _registered_method=True)
 
 
 class ReceiverServicer(object):
@@ -64,6 +74,20 @@ class ReceiverServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Settle(self, request, context):
+        """Takes what is known of messages that another receiver may hold, and tells which of them are still open.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Judge(self, request, context):
+        """Which of these messages this receiver holds, or has had finished.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ReceiverServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -76,6 +100,16 @@ def add_ReceiverServicer_to_server(servicer, server):
                     servicer.Read,
                     request_deserializer=pyspark__nsq_dot_proto_dot_receiver__pb2.ReadRequest.FromString,
                     response_serializer=pyspark__nsq_dot_proto_dot_receiver__pb2.Rows.SerializeToString,
+            ),
+            'Settle': grpc.unary_unary_rpc_method_handler(
+                    servicer.Settle,
+                    request_deserializer=pyspark__nsq_dot_proto_dot_receiver__pb2.Verdicts.FromString,
+                    response_serializer=pyspark__nsq_dot_proto_dot_receiver__pb2.Suspects.SerializeToString,
+            ),
+            'Judge': grpc.unary_unary_rpc_method_handler(
+                    servicer.Judge,
+                    request_deserializer=pyspark__nsq_dot_proto_dot_receiver__pb2.Suspects.FromString,
+                    response_serializer=pyspark__nsq_dot_proto_dot_receiver__pb2.Verdicts.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -132,6 +166,224 @@ class Receiver(object):
             '/pyspark_nsq.receiver.Receiver/Read',
             pyspark__nsq_dot_proto_dot_receiver__pb2.ReadRequest.SerializeToString,
             pyspark__nsq_dot_proto_dot_receiver__pb2.Rows.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Settle(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pyspark_nsq.receiver.Receiver/Settle',
+            pyspark__nsq_dot_proto_dot_receiver__pb2.Verdicts.SerializeToString,
+            pyspark__nsq_dot_proto_dot_receiver__pb2.Suspects.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Judge(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pyspark_nsq.receiver.Receiver/Judge',
+            pyspark__nsq_dot_proto_dot_receiver__pb2.Suspects.SerializeToString,
+            pyspark__nsq_dot_proto_dot_receiver__pb2.Verdicts.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+
+class CoordinatorStub(object):
+    """What receivers on executors, and Spark's tasks, ask of the coordinator.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.Register = channel.unary_unary(
+                '/pyspark_nsq.receiver.Coordinator/Register',
+                request_serializer=pyspark__nsq_dot_proto_dot_receiver__pb2.Registration.SerializeToString,
+                response_deserializer=pyspark__nsq_dot_proto_dot_receiver__pb2.Registered.FromString,
+                _registered_method=True)
+        self.Gather = channel.unary_unary(
+                '/pyspark_nsq.receiver.Coordinator/Gather',
+                request_serializer=pyspark__nsq_dot_proto_dot_receiver__pb2.Gathering.SerializeToString,
+                response_deserializer=pyspark__nsq_dot_proto_dot_receiver__pb2.Gathered.FromString,
+                _registered_method=True)
+        self.Look = channel.unary_unary(
+                '/pyspark_nsq.receiver.Coordinator/Look',
+                request_serializer=pyspark__nsq_dot_proto_dot_receiver__pb2.Range.SerializeToString,
+                response_deserializer=pyspark__nsq_dot_proto_dot_receiver__pb2.Fate.FromString,
+                _registered_method=True)
+
+
+class CoordinatorServicer(object):
+    """What receivers on executors, and Spark's tasks, ask of the coordinator.
+    """
+
+    def Register(self, request, context):
+        """A receiver is ready to begin.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Gather(self, request, context):
+        """A task that is there to start receivers asks whether it may end.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Look(self, request, context):
+        """A task asks what became of a receiver that does not answer.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_CoordinatorServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'Register': grpc.unary_unary_rpc_method_handler(
+                    servicer.Register,
+                    request_deserializer=pyspark__nsq_dot_proto_dot_receiver__pb2.Registration.FromString,
+                    response_serializer=pyspark__nsq_dot_proto_dot_receiver__pb2.Registered.SerializeToString,
+            ),
+            'Gather': grpc.unary_unary_rpc_method_handler(
+                    servicer.Gather,
+                    request_deserializer=pyspark__nsq_dot_proto_dot_receiver__pb2.Gathering.FromString,
+                    response_serializer=pyspark__nsq_dot_proto_dot_receiver__pb2.Gathered.SerializeToString,
+            ),
+            'Look': grpc.unary_unary_rpc_method_handler(
+                    servicer.Look,
+                    request_deserializer=pyspark__nsq_dot_proto_dot_receiver__pb2.Range.FromString,
+                    response_serializer=pyspark__nsq_dot_proto_dot_receiver__pb2.Fate.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'pyspark_nsq.receiver.Coordinator', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('pyspark_nsq.receiver.Coordinator', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class Coordinator(object):
+    """What receivers on executors, and Spark's tasks, ask of the coordinator.
+    """
+
+    @staticmethod
+    def Register(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pyspark_nsq.receiver.Coordinator/Register',
+            pyspark__nsq_dot_proto_dot_receiver__pb2.Registration.SerializeToString,
+            pyspark__nsq_dot_proto_dot_receiver__pb2.Registered.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Gather(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pyspark_nsq.receiver.Coordinator/Gather',
+            pyspark__nsq_dot_proto_dot_receiver__pb2.Gathering.SerializeToString,
+            pyspark__nsq_dot_proto_dot_receiver__pb2.Gathered.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Look(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pyspark_nsq.receiver.Coordinator/Look',
+            pyspark__nsq_dot_proto_dot_receiver__pb2.Range.SerializeToString,
+            pyspark__nsq_dot_proto_dot_receiver__pb2.Fate.FromString,
             options,
             channel_credentials,
             insecure,

@@ -151,6 +151,18 @@ class Nsqd(Daemon):
         answer: Mapping[str, Any] = json.loads(self.get("/stats?format=json"))
         return answer
 
+    def raw_counts(self, topic: str, channel: str) -> Mapping[str, Any]:
+        """All that nsqd says of a channel."""
+        (found,) = [entry for entry in self.raw_stats()["topics"] if entry["topic_name"] == topic]
+        return next(entry for entry in found["channels"] if entry["channel_name"] == channel)
+
+    def unfinished_everywhere(self) -> int:
+        """Messages that any channel, or a topic without one, still owes somebody."""
+        topics = self.raw_stats()["topics"]
+        channels = [channel for topic in topics for channel in topic["channels"] or []]
+        keys = ("depth", "in_flight_count", "deferred_count")
+        return sum(int(topic["depth"]) for topic in topics) + sum(int(each[key]) for each in channels for key in keys)
+
     def message_count(self, topic: str) -> int:
         """How many messages the topic ever got."""
         topics = self.raw_stats()["topics"]

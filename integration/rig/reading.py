@@ -1,5 +1,7 @@
 """Queries over the source whose every row is kept."""
 
+import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -90,6 +92,21 @@ class Reading:
     def gone(self) -> bool:
         """Whether no process of the query is left."""
         return not any(process.is_running() and process.status() != "zombie" for process in self.receivers)
+
+
+class HangingBatch:
+    """Done before a batch, this keeps it from ending; a stop of the query can end it."""
+
+    def __init__(self) -> None:
+        self._begun = threading.Event()
+
+    def __call__(self, rows: DataFrame, _batch: int) -> None:
+        self._begun.set()
+        # In tasks: those can be cancelled.
+        rows.foreach(lambda _row: time.sleep(600))
+
+    def wait_begun(self) -> None:
+        assert self._begun.wait(90), "waited in vain for a batch"
 
 
 def settled(nsqd: Nsqd, topic: str) -> bool:

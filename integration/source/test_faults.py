@@ -13,7 +13,7 @@ import psutil
 import pytest
 from pyspark.sql import DataFrame
 from rig.daemons import Nsqd, wait_until
-from rig.reading import PLANNER, Reading, numbered, processes, wait_settled
+from rig.reading import PLANNER, HangingBatch, Reading, numbered, processes, wait_settled
 
 StartReading = Callable[..., Reading]
 
@@ -74,15 +74,9 @@ def test_the_death_of_the_planner_ends_its_receivers_and_gives_everything_back(
 ) -> None:
     nsqd.make_channel(topic, "c")
     nsqd.publish(topic, numbered(0, 200))
-    begun: list[int] = []
-
-    def hang(rows: DataFrame, batch: int) -> None:
-        begun.append(batch)
-        # In tasks, which a stop can end.
-        rows.foreach(lambda _row: time.sleep(600))
-
-    reading = start_reading(nsqd, topic=topic, before_batch=hang)
-    wait_until(lambda: begun, "a batch")
+    hanging = HangingBatch()
+    reading = start_reading(nsqd, topic=topic, before_batch=hanging)
+    hanging.wait_begun()
     receivers = reading.find_receivers()
     for planner in processes(PLANNER):
         os.kill(planner.pid, signal.SIGKILL)
@@ -113,6 +107,31 @@ def test_an_nsqd_that_is_started_again_is_found_again(
     reading.wait_for(first + second)
     wait_settled(nsqd, topic)
     # One that crashed may deliver again what it had forgotten to be finished: that is recognised.
+    assert reading.bodies() == first + second
+
+
+def test_several_receivers_emit_once_what_comes_again_after_a_restart_of_nsqd(
+    start_reading: StartReading, start_nsqd: Callable[..., Nsqd], topic: str
+) -> None:
+    nsqd = start_nsqd()
+    nsqd.make_channel(topic, "c")
+    first, second = Counter(numbered(0, 2000)), Counter(numbered(2000, 500))
+    nsqd.publish(topic, list(first))
+    restarted: list[int] = []
+
+    def restart(rows: DataFrame, batch: int) -> None:
+        # The batch is being worked on while its messages come again, to whichever receiver is quicker.
+        if rows.count() and not restarted:
+            restarted.append(batch)
+            nsqd.stop()
+            nsqd.restart()
+            nsqd.publish(topic, list(second))
+            wait_until(lambda: nsqd.channel_stats(topic, "c").depth == 0, "all messages delivered again")  # type: ignore[union-attr]
+
+    reading = start_reading(nsqd, topic=topic, receivers=2, before_batch=restart, retryDelayMax="500ms")
+    reading.wait_for(first + second)
+    wait_settled(nsqd, topic)
+    assert restarted
     assert reading.bodies() == first + second
 
 

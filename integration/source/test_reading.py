@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQueryException
 from rig.daemons import Nsqd, wait_until
-from rig.reading import Reading, numbered, wait_settled
+from rig.reading import HangingBatch, Reading, numbered, wait_settled
 
 StartReading = Callable[..., Reading]
 
@@ -35,6 +35,22 @@ def test_every_message_comes_once_with_all_columns_and_is_finished_when_idle(
     reading.stop()
     wait_until(lambda: nsqd.connections() == 0, "no connection left")
     assert nsqd.unfinished(topic, "c") == 0
+    # A message leaves a channel by its FIN only: where none came back, each had one.
+    counts = nsqd.raw_counts(topic, "c")
+    assert (counts["message_count"], counts["requeue_count"], counts["timeout_count"]) == (len(published), 0, 0)
+
+
+def test_messages_are_as_large_as_nsqd_allows(
+    start_reading: StartReading, start_nsqd: Callable[..., Nsqd], topic: str
+) -> None:
+    nsqd = start_nsqd("-max-msg-size=8388608", "-max-body-size=9000000")
+    nsqd.make_channel(topic, "c")
+    published = Counter([b"a" * 8_388_608, b"b" * 3_000_000, b"c"])
+    nsqd.publish(topic, list(published), portion=1)
+    reading = start_reading(nsqd, topic=topic)
+    reading.wait_for(published)
+    wait_settled(nsqd, topic)
+    assert reading.bodies() == published
 
 
 def test_a_schema_chooses_columns_and_their_order(start_reading: StartReading, nsqd: Nsqd, topic: str) -> None:
@@ -97,15 +113,9 @@ def test_a_stop_in_the_middle_of_a_batch_gives_everything_back_at_once(
 ) -> None:
     nsqd.make_channel(topic, "c")
     nsqd.publish(topic, numbered(0, 300))
-    begun: list[int] = []
-
-    def hang(rows: DataFrame, batch: int) -> None:
-        begun.append(batch)
-        # In tasks, which a stop can end.
-        rows.foreach(lambda _row: time.sleep(600))
-
-    reading = start_reading(nsqd, topic=topic, before_batch=hang)
-    wait_until(lambda: begun, "a batch")
+    hanging = HangingBatch()
+    reading = start_reading(nsqd, topic=topic, before_batch=hanging)
+    hanging.wait_begun()
     reading.find_receivers()
     reading.stop()
 
@@ -129,6 +139,8 @@ def test_options_are_checked_when_the_source_is_loaded(spark: SparkSession) -> N
         reader.load()
     with pytest.raises(Exception, match="did you mean maxInFlight"):
         reader.option("channel", "c").option("maxInFlihgt", "3").load()
+    with pytest.raises(Exception, match="option maxInFlight: '0' is not a whole number"):
+        reader.option("channel", "c").option("maxInFlight", "0").schema("body BINARY").load()
 
 
 def test_nsqds_and_topics_are_followed_as_they_come(
@@ -152,6 +164,46 @@ def test_nsqds_and_topics_are_followed_as_they_come(
     wait_settled(first, topic)
     wait_settled(second, f"{topic}-late")
     assert reading.bodies() == published + more
+
+
+def test_a_thousand_topics_are_read_by_a_pattern(
+    start_reading: StartReading, start_nsqd: Callable[..., Nsqd], start_lookupd: Callable[..., object], topic: str
+) -> None:
+    lookupd = start_lookupd()
+    nsqd = start_nsqd(lookupds=(lookupd,))
+    topics = [f"{topic}-{number}" for number in range(1000)]
+    for name in topics:
+        nsqd.publish(name, [name.encode()])
+    reading = start_reading(
+        topicPattern=rf"{topic}-\d+",
+        lookupdHttpAddresses=lookupd.http,  # type: ignore[attr-defined]
+        lookupdPollInterval="500ms",
+    )
+    published = Counter(name.encode() for name in topics)
+    reading.wait_for(published)
+    assert {(row.topic, bytes(row.body).decode()) for row in reading.rows} == {(name, name) for name in topics}
+    wait_until(lambda: nsqd.unfinished_everywhere() == 0, "empty channels")
+
+
+def test_another_topic_channel_and_partitions_on_the_same_checkpoint(
+    start_reading: StartReading, nsqd: Nsqd, topic: str
+) -> None:
+    nsqd.make_channel(topic, "c")
+    nsqd.make_channel(f"{topic}-2", "other")
+    first, second = Counter(numbered(0, 300)), Counter(numbered(300, 300))
+    nsqd.publish(topic, list(first))
+    before = start_reading(nsqd, topic=topic, numPartitions=3, receivers=2)
+    before.wait_for(first)
+    wait_settled(nsqd, topic)
+    before.stop()
+    nsqd.publish(f"{topic}-2", list(second))
+    after = start_reading(nsqd, topic=f"{topic}-2", channel="other", numPartitions=1)
+    after.wait_for(second)
+    wait_until(lambda: nsqd.unfinished(f"{topic}-2", "other") == 0, "an empty channel")
+    assert before.bodies() == first
+    assert after.bodies() == second
+    # It went on, it did not begin again.
+    assert min(after.batches) > max(before.batches)
 
 
 def test_several_receivers_share_the_work(start_reading: StartReading, nsqd: Nsqd, topic: str) -> None:

@@ -40,6 +40,7 @@ class Flight:
 @dataclass
 class Client:
     parser: CommandParser
+    core: ReceiverCore
     rdy: int = 0
     rdy_given: int = 0
     in_flight: dict[bytes, Flight] = field(default_factory=dict)
@@ -73,7 +74,7 @@ class ModelNsqd:
 
     def connect(self, core: ReceiverCore, now: float) -> Connection:
         connection = core.connected(self.source, self.facts, now)
-        self.clients[connection] = Client(CommandParser(Limits(rdy_count_max=self.facts.max_rdy_count)))
+        self.clients[connection] = Client(CommandParser(Limits(rdy_count_max=self.facts.max_rdy_count)), core)
         return connection
 
     def cut(self, connection: Connection) -> None:
@@ -82,10 +83,11 @@ class ModelNsqd:
         self.orphans += client.in_flight.values()
 
     def crash(self) -> None:
-        """All connections break, and all that is unfinished waits again."""
+        """All connections break, and all that is unfinished waits again, as if it had never been delivered."""
         for connection in list(self.clients):
             self.cut(connection)
         for flight in self.orphans:
+            flight.message.attempts = 0
             self.queue.append(flight.message)
         self.orphans = []
 
@@ -148,8 +150,8 @@ class ModelNsqd:
                     self.queue.append(flight.message)
 
     def deliver(self, core: ReceiverCore, now: float) -> None:
-        """Send replies, and messages as far as RDY allows."""
-        for connection, client in list(self.clients.items()):
+        """Send a receiver replies, and messages as far as RDY allows."""
+        for connection, client in [each for each in self.clients.items() if each[1].core is core]:
             data, client.replies = bytes(client.replies), bytearray()
             while self.queue and len(client.in_flight) < client.rdy:
                 message = self.queue.popleft()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from pyspark_nsq.connector import coordinator as coordinator_module
+from pyspark_nsq.connector import crews
 from pyspark_nsq.connector.coordinator import Coordinator
 from pyspark_nsq.connector.errors import NsqError
 from pyspark_nsq.connector.offsets import START, Offset, first_position
@@ -54,7 +54,7 @@ MakeCoordinator = Callable[..., tuple[Coordinator, list[FakeReceiver]]]
 
 @pytest.fixture
 def make(monkeypatch: pytest.MonkeyPatch) -> MakeCoordinator:
-    monkeypatch.setattr(coordinator_module, "ReceiverProcess", FakeReceiver)
+    monkeypatch.setattr(crews, "ReceiverProcess", FakeReceiver)
 
     def made(**options: str) -> tuple[Coordinator, list[FakeReceiver]]:
         coordinator = Coordinator(parse_source_options(OPTIONS | options), available_now=False)

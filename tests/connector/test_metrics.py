@@ -4,9 +4,9 @@ import json
 from types import SimpleNamespace
 from typing import Any
 
-from pyspark_nsq.connector.metrics import NsqMetrics
 from pyspark_nsq.connector.offsets import Offset
 from pyspark_nsq.connector.report import Report
+from pyspark_nsq.metrics import NsqMetrics
 from pyspark_nsq.proto import receiver_pb2 as pb
 
 

@@ -1,16 +1,11 @@
-"""Ranges of batches, their division into tasks, windows and who connects where: numbers in, numbers out."""
+"""Ranges of batches, their division into tasks, and windows: numbers in, numbers out."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspark_nsq.connector.connection import Source
 from pyspark_nsq.connector.offsets import first_position
-from pyspark_nsq.connector.planning import LaneRange, available, deal, divide, limit_ends
-from pyspark_nsq.connector.settings import Address
+from pyspark_nsq.connector.planning import LaneRange, available, divide, limit_ends
 from pyspark_nsq.connector.windows import connections_for, share_budget, split_evenly, split_window
-
-SOURCES = [Source("topic", Address("127.0.0.1", port)) for port in range(1, 8)]
 
 
 def test_what_died_with_a_receiver_is_not_available() -> None:
@@ -48,26 +43,6 @@ def test_parts_are_even_and_as_many_as_asked_for() -> None:
     assert divide([LaneRange(0, 0, 10)], 3) == [LaneRange(0, 0, 4), LaneRange(0, 4, 7), LaneRange(0, 7, 10)]
     assert divide([LaneRange(0, 5, 7)], 8) == [LaneRange(0, 5, 6), LaneRange(0, 6, 7)]
     assert divide([LaneRange(0, 5, 5)], 8) == []
-
-
-@pytest.mark.parametrize("count", [1, 2, 7])
-def test_every_source_has_one_receiver_and_loads_are_even(count: int) -> None:
-    dealt = deal(SOURCES, count, {})
-    loads = [sum(index in receivers for receivers in dealt.values()) for index in range(count)]
-    assert all(len(receivers) == 1 for receivers in dealt.values())
-    assert max(loads) - min(loads) <= 1
-
-
-def test_a_source_keeps_its_receiver_when_others_come_and_go() -> None:
-    before = deal(SOURCES[:4], 2, {})
-    after = deal(SOURCES[1:], 2, before)
-    assert all(after[source] == before[source] for source in SOURCES[1:4])
-    assert after.keys() == set(SOURCES[1:])
-
-
-def test_where_receivers_outnumber_sources_none_is_idle() -> None:
-    dealt = deal(SOURCES[:2], 5, {})
-    assert sorted(index for receivers in dealt.values() for index in receivers) == [0, 1, 2, 3, 4]
 
 
 @given(st.lists(st.booleans(), max_size=30), st.integers(0, 1000))

@@ -331,6 +331,37 @@ def test_failures_are_tried_again_ever_later() -> None:
     assert gaps[-1] == pytest.approx(10.0, abs=0.02)
 
 
+def test_an_nsqd_that_appears_after_an_hour_is_read_soon_after() -> None:
+    nsqd = ModelNsqd()
+    core = ReceiverCore(limits(), 0)
+    core.assign([nsqd.source])
+    published = nsqd.publish(3)
+    for second in range(3600):
+        for source in core.to_connect(float(second)):
+            core.connect_failed(source, float(second))
+    assert core.sources[nsqd.source].counts.failed_connections < 500
+    # Within retryDelayMax.
+    run(core, nsqd, *(float(second) for second in range(3600, 3611)))
+    assert ids(core, 0, core.lane.end) == published
+
+
+def test_a_refusal_is_told_only_while_nothing_has_been_connected() -> None:
+    nsqd, other = ModelNsqd(port=1), ModelNsqd(port=2)
+    core = ReceiverCore(limits(), 0)
+    core.assign([nsqd.source, other.source])
+    core.to_connect(0.0)
+    core.connect_failed(nsqd.source, 0.0, "a wrong secret")
+    assert core.refusal == ""
+    core.connect_failed(other.source, 0.0, "a wrong secret")
+    assert core.refusal == "a wrong secret"
+    step(core, [nsqd, other], 1.0)
+    assert core.refusal == ""
+    lose(core, nsqd, connection_of(nsqd), 2.0)
+    core.to_connect(3.0)
+    core.connect_failed(nsqd.source, 3.0, "a wrong secret")
+    assert core.refusal == ""
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_whatever_happens_nothing_is_lost_and_little_comes_twice(seed: int) -> None:
     """Random publishing, batches, broken connections, crashes and long pauses; then every message is accounted for."""

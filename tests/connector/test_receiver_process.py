@@ -13,7 +13,7 @@ import pytest
 
 from pyspark_nsq.connector.offsets import first_position
 from pyspark_nsq.connector.receiver import Setup
-from pyspark_nsq.connector.rows import RangePartition, ReadError, fetch
+from pyspark_nsq.connector.rows import Place, RangePartition, ReadError, fetch
 from pyspark_nsq.connector.settings import ConnectionSettings
 from pyspark_nsq.connector.source_state import Limits
 from pyspark_nsq.proto import receiver_pb2 as pb
@@ -22,7 +22,7 @@ from pyspark_nsq.proto import receiver_pb2_grpc
 COMMAND = [sys.executable, "-P", "-m", "pyspark_nsq.connector.receiver"]
 TOKEN = "a token that nobody sees"
 LIMITS = Limits("channel", 100, 2**20, 2**20, None, None, 0.1, 1.0)
-SETUP = Setup("127.0.0.1", 0, TOKEN, first_position(1), LIMITS, ConnectionSettings(), 0.5)
+SETUP = Setup("127.0.0.1", (0,), TOKEN, first_position(1), LIMITS, ConnectionSettings(), 0.5)
 
 
 @pytest.fixture
@@ -63,11 +63,11 @@ def test_only_the_token_opens_it(receiver: "subprocess.Popen[bytes]") -> None:
 
 def test_a_range_of_the_receiver_before_is_lost_and_nothing_else_is(receiver: "subprocess.Popen[bytes]") -> None:
     address = started(receiver)
-    assert not fetch(RangePartition(address, TOKEN, 5, 9), ["body"])
+    assert not fetch(RangePartition(Place(address), TOKEN, 5, 9), ["body"])
     with pytest.raises(ReadError, match="UNAUTHENTICATED"):
-        fetch(RangePartition(address, "another", 5, 9), ["body"])
+        fetch(RangePartition(Place(address), "another", 5, 9), ["body"])
     with pytest.raises(ReadError, match="OUT_OF_RANGE"):
-        fetch(RangePartition(address, TOKEN, first_position(1), first_position(1) + 9), ["body"])
+        fetch(RangePartition(Place(address), TOKEN, first_position(1), first_position(1) + 9), ["body"])
 
 
 def test_the_token_is_in_neither_arguments_nor_environment(receiver: "subprocess.Popen[bytes]") -> None:
@@ -98,7 +98,7 @@ def test_a_successor_gets_the_same_port(receiver: "subprocess.Popen[bytes]") -> 
     address = started(receiver)
     receiver.kill()
     receiver.wait()
-    setup = replace(SETUP, port=int(address.rpartition(":")[2]))
+    setup = replace(SETUP, ports=(int(address.rpartition(":")[2]),))
     with subprocess.Popen(COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as successor:
         assert started(successor, setup) == address
         successor.kill()

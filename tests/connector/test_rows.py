@@ -17,7 +17,7 @@ from pyspark.sql.types import (
 )
 
 from pyspark_nsq.connector.errors import OptionError
-from pyspark_nsq.connector.rows import BodyError, RangePartition, row_batch
+from pyspark_nsq.connector.rows import Place, BodyError, RangePartition, row_batch
 from pyspark_nsq.connector.schema import DEFAULT_SCHEMA, check_schema
 from pyspark_nsq.proto import receiver_pb2 as pb
 from pyspark_nsq.proto.columns import decode_frames
@@ -123,4 +123,4 @@ def test_the_default_schema_is_accepted() -> None:
 
 
 def test_a_partition_does_not_show_its_token() -> None:
-    assert "secret" not in repr(RangePartition("127.0.0.1:1", "secret", 0, 5))
+    assert "secret" not in repr(RangePartition(Place("127.0.0.1:1"), "secret", 0, 5))

@@ -1,0 +1,42 @@
+"""What Spark's tasks, and receivers on executors, ask of the coordinator."""
+
+from typing import Any, Final
+
+import grpc
+
+from pyspark_nsq.connector.channels import TOKEN_KEY, open_channel
+from pyspark_nsq.connector.ways import Way
+from pyspark_nsq.proto import receiver_pb2 as pb
+from pyspark_nsq.proto import receiver_pb2_grpc
+
+_TIMEOUT_S: Final = 5.0
+
+
+def gathered(way: Way, host: str) -> bool:
+    """Whether a task that was to start a receiver may end; no answer means that the query has."""
+    try:
+        reply: pb.Gathered = _ask(way, "Gather", pb.Gathering(host=host))
+    except grpc.RpcError:
+        return True
+    return reply.done
+
+
+def register(way: Way, host: str, address: str) -> bool:
+    """A receiver is ready; False where the query has ended. ``grpc.RpcError`` if nobody answers."""
+    reply: pb.Registered = _ask(way, "Register", pb.Registration(host=host, address=address))
+    return not reply.ended
+
+
+def is_lost(way: Way, lane: int, first: int, end: int) -> bool:
+    """Whether these positions died with their receiver; without an answer nothing is known, so not."""
+    try:
+        reply: pb.Fate = _ask(way, "Look", pb.Range(lane=lane, first=first, end=end))
+    except grpc.RpcError:
+        return False
+    return reply.lost
+
+
+def _ask(way: Way, method: str, request: Any) -> Any:
+    with open_channel(way.coordinator, way.tls) as channel:
+        stub: Any = receiver_pb2_grpc.CoordinatorStub(channel)  # type: ignore[no-untyped-call]
+        return getattr(stub, method)(request, timeout=_TIMEOUT_S, metadata=[(TOKEN_KEY, way.token)])

@@ -1,0 +1,91 @@
+"""gRPC connections between coordinator, receivers and tasks, in clear or under TLS."""
+
+import hmac
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
+
+import grpc
+
+from pyspark_nsq.connector.errors import NsqError
+from pyspark_nsq.connector.receiver_tls import ReceiverTls, read_file
+from pyspark_nsq.connector.settings import Address
+
+TOKEN_KEY: Final = "authorization"  # noqa: S105 (the key, not the token)
+
+_CHANNEL_OPTIONS: Final = (
+    ("grpc.max_receive_message_length", -1),
+    # Who was away may be back in a moment.
+    ("grpc.max_reconnect_backoff_ms", 500),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    # Loopback and cluster addresses; a proxy of the environment is for neither.
+    ("grpc.enable_http_proxy", 0),
+)
+
+
+class Guard(grpc.ServerInterceptor):  # type: ignore[type-arg]
+    """Refuses every call without the query's token."""
+
+    def __init__(self, token: str) -> None:
+        self._token = token.encode()
+        self._refuse = grpc.unary_unary_rpc_method_handler(_refuse)
+
+    def intercept_service(self, continuation: Callable[[Any], Any], details: Any) -> Any:
+        given = next((value for key, value in details.invocation_metadata if key == TOKEN_KEY), "")
+        if isinstance(given, str) and hmac.compare_digest(given.encode(), self._token):
+            return continuation(details)
+        return self._refuse
+
+
+def _refuse(_request: bytes, context: grpc.ServicerContext) -> None:
+    context.abort(grpc.StatusCode.UNAUTHENTICATED, "the token of this query is missing or wrong")
+
+
+class ListenError(NsqError):
+    """No address to listen at."""
+
+
+def open_channel(address: str, tls: ReceiverTls | None) -> grpc.Channel:
+    """A connection to be closed, or used in ``with``. Unix sockets are in private folders, and need no TLS."""
+    options: list[tuple[str, Any]] = list(_CHANNEL_OPTIONS)
+    if tls is None or address.startswith("unix:"):
+        return grpc.insecure_channel(address, options)
+    if tls.server_name:
+        options.append(("grpc.ssl_target_name_override", tls.server_name))
+    return grpc.secure_channel(address, grpc.ssl_channel_credentials(read_file(tls.ca_file)), options)
+
+
+def make_server(threads_max: int, interceptors: Iterable[Any] = ()) -> grpc.Server:
+    return grpc.server(
+        ThreadPoolExecutor(threads_max, "serve"),
+        interceptors=list(interceptors),
+        options=[
+            ("grpc.max_send_message_length", -1),
+            # Two processes on one port would share its calls.
+            ("grpc.so_reuseport", 0),
+        ],
+    )
+
+
+def listen(server: grpc.Server, host: str, ports: Iterable[int], tls: ReceiverTls | None) -> int:
+    """Have the server listen on the first of these ports that is free, and say which; 0 is any."""
+    tried = []
+    for port in ports:
+        address = str(Address(host, port))
+        tried.append(address)
+        try:
+            bound = _listen(server, address, tls)
+        except RuntimeError:
+            continue
+        if bound:
+            return bound
+    raise ListenError(f"cannot listen at {tried[0]}" + (f", nor at the next {len(tried) - 1} ports" * (len(tried) > 1)))
+
+
+def _listen(server: grpc.Server, address: str, tls: ReceiverTls | None) -> int:
+    if tls is None:
+        return server.add_insecure_port(address)
+    assert tls.cert_file
+    assert tls.key_file
+    pair = (read_file(tls.key_file), read_file(tls.cert_file))
+    return server.add_secure_port(address, grpc.ssl_server_credentials([pair]))

@@ -1,0 +1,117 @@
+"""A receiver on an executor's host: it serves one query, and ends with it."""
+
+import logging
+import os
+import secrets
+import shutil
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Final
+
+import grpc
+
+from pyspark_nsq.connector.asking import register
+from pyspark_nsq.connector.channels import listen, make_server
+from pyspark_nsq.connector.executors import executors, folder_prefix, lock
+from pyspark_nsq.connector.hosts import address_in, address_toward, identity_of, is_network
+from pyspark_nsq.connector.receiver_host import HostService
+from pyspark_nsq.connector.settings import Address
+from pyspark_nsq.connector.ways import Way
+from pyspark_nsq.proto import receiver_pb2_grpc
+
+log = logging.getLogger(__name__)
+
+_THREADS_MAX: Final = 256
+_SERVER_GRACE_S: Final = 0.5
+# What a socket's path can be long at most, with some room.
+_SOCKET_PATH_MAX: Final = 100
+_RETRY_S: Final = 0.2
+# Others' folders are left alone for so long, whoever may be about to use them.
+_STALE_S: Final = 60.0
+
+
+class HostedReceiver:
+    def __init__(self, way: Way, folder: Path) -> None:
+        assert way.starting
+        self._way = way
+        self._starting = way.starting
+        self._folder = folder
+        self._stopping = threading.Event()
+        path = folder / f"{secrets.token_hex(8)}.sock"
+        self._socket = str(path) if len(str(path)) <= _SOCKET_PATH_MAX else ""
+        self._service = HostService(way.token, self._socket)
+
+    def run(self, look_s: float) -> None:
+        """Serve until there is nobody to serve, and leave nothing behind."""
+        signal.signal(signal.SIGTERM, lambda _signal, _frame: self._stopping.set())
+        server = make_server(_THREADS_MAX)
+        try:
+            _sweep(self._folder)
+            receiver_pb2_grpc.add_ReceiverServicer_to_server(self._service, server)  # type: ignore[no-untyped-call]
+            address = self._listen(server)
+            server.start()
+            if self._register(address):
+                self._serve(look_s)
+        except Exception:
+            log.exception("the receiver failed")
+        finally:
+            self._service.stop()
+            server.stop(_SERVER_GRACE_S).wait()
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _listen(self, server: grpc.Server) -> str:
+        host = self._host()
+        port = listen(server, host, self._starting.ports, self._way.tls)
+        if self._socket:
+            server.add_insecure_port(f"unix:{self._socket}")
+        return str(Address(host, port))
+
+    def _host(self) -> str:
+        """The address at which others reach this host: as it was told, or the one that leads to the driver."""
+        host = self._starting.host
+        if host is None:
+            return address_toward(self._way.coordinator.rpartition(":")[0].strip("[]"))
+        return address_in(host) if is_network(host) else host
+
+    def _register(self, address: str) -> bool:
+        deadline = time.monotonic() + self._starting.lease_s
+        while not self._stopping.is_set():
+            try:
+                return register(self._way, identity_of(self._folder), address)
+            except grpc.RpcError as error:
+                if time.monotonic() > deadline:
+                    log.warning("the driver at %s cannot be reached: %s", self._way.coordinator, error)
+                    return False
+                self._stopping.wait(_RETRY_S)
+        return False
+
+    def _serve(self, look_s: float) -> None:
+        """Until the session that the coordinator begins has ended, or the executors have."""
+        deadline = time.monotonic() + self._starting.lease_s
+        begun = False
+        while not self._stopping.wait(look_s):
+            begun = begun or bool(self._service.sessions)
+            if begun and not self._service.sessions:
+                return
+            if not begun and time.monotonic() > deadline:
+                log.warning("the driver at %s did not call back", self._way.coordinator)
+                return
+            if not executors(self._folder):
+                log.info("no executor is left on this host")
+                return
+
+
+def _sweep(own: Path) -> None:
+    """Remove the folders of receivers that were killed."""
+    for folder in own.parent.glob(f"{folder_prefix()}*"):
+        try:
+            if folder == own or time.time() - folder.stat().st_mtime < _STALE_S:
+                continue
+            lock_fd = lock(folder)
+            if lock_fd is not None:
+                shutil.rmtree(folder, ignore_errors=True)
+                os.close(lock_fd)
+        except OSError:
+            continue  # Somebody else has done it.

@@ -1,0 +1,193 @@
+"""Several receivers on one nsqd: what one of them has lost may come to another, and is emitted once all the same."""
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+
+import pytest
+from model_nsqd import ModelNsqd, step
+
+from pyspark_nsq.connector.arbiter import verdicts
+from pyspark_nsq.connector.connection import Connection, Source
+from pyspark_nsq.connector.receiver_core import ReceiverCore
+from pyspark_nsq.connector.settings import Address
+from pyspark_nsq.connector.source_state import Limits
+from pyspark_nsq.connector.wire import from_source
+from pyspark_nsq.proto import receiver_pb2 as pb
+
+LIMITS = Limits(
+    channel="channel",
+    in_flight_max=30,
+    bytes_max=2**30,
+    frame_size_max=2**20,
+    attempts_max=None,
+    dead_letter_topic=None,
+    retry_delay_s=0.1,
+    retry_delay_s_max=10.0,
+)
+
+
+class Receivers:
+    """Two receivers with the same source, what each has emitted, and an arbiter between them."""
+
+    def __init__(self, nsqd: ModelNsqd) -> None:
+        self.nsqd = nsqd
+        self.cores = [ReceiverCore(LIMITS, 0), ReceiverCore(LIMITS, 0)]
+        self.emitted: Counter[bytes] = Counter()
+        for core in self.cores:
+            core.assign([nsqd.source], [nsqd.source])
+
+    def run(self, *times: float, only: Sequence[int] = (0, 1)) -> None:
+        for now in times:
+            for index in only:
+                step(self.cores[index], [self.nsqd], now)
+                step(self.cores[index], [self.nsqd], now)
+
+    def arbitrate(self, now: float) -> None:
+        for core, other in (self.cores, self.cores[::-1]):
+            for source, ids in core.suspects.ids().items():
+                held, finished = other.judge(source, ids)
+                known = {
+                    bytes(each[start : start + 16]) for each in (held, finished) for start in range(0, len(each), 16)
+                }
+                unknown = [ids[start : start + 16] for start in range(0, len(ids), 16)]
+                core.settle(source, finished, b"".join(each for each in unknown if each not in known), now)
+
+    def emit(self, core: ReceiverCore, now: float) -> None:
+        """A batch of all that there is, committed at once."""
+        parts = core.read(core.lane.finished, core.lane.end)
+        self.emitted.update(each for _, part in parts for each in part.column("id").to_pylist())
+        core.finish(core.lane.end, now)
+        # What is finished is sent in the same round.
+        self.nsqd.obey(now)
+
+    def connections(self, core: ReceiverCore) -> list[Connection]:
+        return [connection for connection, client in self.nsqd.clients.items() if client.core is core]
+
+    def cut(self, core: ReceiverCore, now: float) -> None:
+        for connection in self.connections(core):
+            self.nsqd.cut(connection)
+            core.lost_connection(connection, now)
+
+
+@pytest.fixture
+def receivers() -> Receivers:
+    """The first one holds ten messages."""
+    made = Receivers(ModelNsqd(rdy_max=10, timeout_s=60))
+    made.run(0.0, only=[0])
+    made.nsqd.publish(10)
+    made.run(1.0, only=[0])
+    assert made.cores[0].lane.end == 10
+    return made
+
+
+def test_what_another_receiver_holds_waits_until_that_one_is_committed(receivers: Receivers) -> None:
+    first, second = receivers.cores
+    receivers.cut(first, 2.0)
+    receivers.run(*range(3, 200, 10), only=[1])
+    assert len(second.suspects) == 10
+    receivers.arbitrate(200.0)
+    assert second.lane.end == 0
+    flights = [flight for client in receivers.nsqd.clients.values() for flight in client.in_flight.values()]
+    assert [flight.message.attempts for flight in flights] == [2] * 10, "they were not touched meanwhile"
+    receivers.emit(first, 201.0)
+    receivers.arbitrate(202.0)
+    receivers.run(203.0)
+    assert second.lane.end == 0
+    assert len(second.suspects) == second.suspects.size == 0
+    assert receivers.nsqd.finished == receivers.emitted == Counter(receivers.emitted.keys())
+    assert second.sources[receivers.nsqd.source].counts.redelivered == 10
+
+
+def test_what_nobody_holds_any_more_is_emitted(receivers: Receivers) -> None:
+    _, second = receivers.cores
+    for connection in receivers.connections(receivers.cores[0]):
+        receivers.nsqd.cut(connection)
+    # Another process takes its place, which knows nothing.
+    receivers.cores[0] = ReceiverCore(LIMITS, 0)
+    receivers.run(*range(3, 100, 10), only=[1])
+    assert second.lane.end == 0
+    receivers.arbitrate(100.0)
+    assert second.lane.end == 10
+
+
+def test_a_fin_that_nsqd_never_read_is_given_by_the_other(receivers: Receivers) -> None:
+    first, second = receivers.cores
+    connection = receivers.connections(first)[0]
+    first.finish(10, 2.0)
+    receivers.nsqd.cut(connection)
+    # The first has not even noticed that its connection is gone.
+    receivers.run(*range(3, 100, 10), only=[1])
+    receivers.arbitrate(100.0)
+    receivers.run(101.0, only=[1])
+    assert second.lane.end == 0
+    assert len(receivers.nsqd.finished) == 10
+
+
+def test_suspects_are_given_back_at_a_stop(receivers: Receivers) -> None:
+    first, second = receivers.cores
+    receivers.cut(first, 2.0)
+    receivers.run(*range(3, 100, 10), only=[1])
+    second.stop(100.0)
+    receivers.nsqd.obey(100.0)
+    assert len(receivers.nsqd.requeued) == 10
+    assert receivers.nsqd.in_flight() == 0
+
+
+def test_only_what_came_before_waits(receivers: Receivers) -> None:
+    _, second = receivers.cores
+    receivers.run(2.0)
+    receivers.nsqd.publish(10)
+    receivers.run(3.0, only=[1])
+    assert second.lane.end == 10
+    assert len(second.suspects) == 0
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_whatever_happens_each_message_is_emitted_once(seed: int) -> None:
+    """Broken connections, crashes of nsqd, long pauses; both receivers live on."""
+    chance = random.Random(seed)
+    nsqd = ModelNsqd(rdy_max=10, timeout_s=10, timeout_s_max=40)
+    receivers = Receivers(nsqd)
+    published: list[bytes] = []
+    now = 0.0
+    for _ in range(300):
+        now += chance.choice([0.1, 0.1, 0.5, 3.0, 12.0 if chance.random() < 0.1 else 0.2])
+        match chance.randrange(8):
+            case 0 | 1:
+                published += nsqd.publish(chance.randrange(1, 30))
+            case 2:
+                receivers.cut(chance.choice(receivers.cores), now)
+            case 3 if chance.random() < 0.3:
+                for core in receivers.cores:
+                    receivers.cut(core, now)
+                nsqd.crash()
+            case 4:
+                receivers.emit(chance.choice(receivers.cores), now)
+            case 5:
+                receivers.arbitrate(now)
+        receivers.run(now)
+    for _ in range(300):
+        now += 0.5
+        receivers.run(now)
+        receivers.arbitrate(now)
+        for core in receivers.cores:
+            receivers.emit(core, now)
+    receivers.run(now)
+    assert set(receivers.emitted) == set(published) == set(nsqd.finished)
+    assert max(receivers.emitted.values(), default=1) == 1, "a message was emitted by both"
+    assert not nsqd.queue
+    assert not nsqd.in_flight()
+
+
+def test_finished_anywhere_is_finished_and_known_nowhere_is_new() -> None:
+    source = from_source(Source("topic", Address("host", 1)))
+    ids = [b"%016d" % number for number in range(4)]
+
+    def messages(*which: int) -> list[pb.SourceMessages]:
+        return [pb.SourceMessages(source=source, ids=b"".join(ids[number] for number in which))]
+
+    answers = [pb.Verdicts(held=messages(0, 1)), pb.Verdicts(finished=messages(1, 2)), pb.Verdicts()]
+    found = verdicts(pb.Suspects(messages=messages(0, 1, 2, 3)), answers)
+    assert list(found.finished) == messages(1, 2)
+    assert list(found.unknown) == messages(3)
