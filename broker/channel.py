@@ -11,6 +11,7 @@ A message is in exactly one of four places, and finished when it is in none:
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
@@ -23,6 +24,7 @@ from pyspark_nsq.broker.message_id import ID_BYTES
 from pyspark_nsq.broker.requeued import Requeued, frames_of
 from pyspark_nsq.broker.segment import Buffer, Segment
 from pyspark_nsq.broker.shared import EPHEMERAL_SUFFIX, NEVER, Shared
+from pyspark_nsq.broker.topology import NOT_LOOKED_AT
 
 if TYPE_CHECKING:
     from pyspark_nsq.broker.topic import Topic
@@ -37,13 +39,14 @@ _LF: Final = b"\n"
 class Consumer:
     """What the engine knows of a subscribed client. The server's client derives from it (and calls `__init__`).
 
-    The session sets ready_count, msg_timeout_ns and sample_rate; the engine keeps the rest.
+    The session sets ready_count, msg_timeout_ns, sample_rate and nearness; the engine keeps the rest.
     """
 
     def __init__(self) -> None:
         self.ready_count = 0
         self.msg_timeout_ns = 60_000_000_000
         self.sample_rate = 0
+        self.nearness = NOT_LOOKED_AT
         self.in_flight_count = 0
         self.message_count = 0
         self.finish_count = 0
@@ -66,6 +69,8 @@ class Channel:
         self.timeout_count = 0
         self.in_flight_count = 0
         self.latency_count = 0
+        self.ranked = False  # some consumers are to be served before others
+        self._counted: Counter[str] = Counter()  # deliveries to consumers that have left
         self._shared = shared
         self._departed: list[Consumer] = []  # gone, with messages in flight
         self._backlog = Backlog(topic.store)
@@ -101,6 +106,15 @@ class Channel:
         return quantiles(self._latency.buckets(now), self._shared.options.e2e_percentiles)
 
     @property
+    def counted(self) -> Counter[str]:
+        """Deliveries by how near the consumers were; empty where that is not looked at."""
+        counts = self._counted.copy()
+        for consumer in self.consumers:
+            if consumer.nearness.counter:
+                counts[consumer.nearness.counter] += consumer.message_count
+        return counts
+
+    @property
     def latencies(self) -> Latency | None:
         return self._latency
 
@@ -131,6 +145,7 @@ class Channel:
     def subscribe(self, consumer: Consumer) -> None:
         """Add to `consumers` (the limit of consumers is the server's to check)."""
         self.consumers.append(consumer)
+        self.ranked = self.ranked or consumer.nearness.rank > 0
         if self.depth and not self.paused:
             self._shared.ready[self] = None
 
@@ -140,6 +155,8 @@ class Channel:
         if consumer not in self.consumers:
             return
         self.consumers.remove(consumer)
+        if consumer.nearness.counter:
+            self._counted[consumer.nearness.counter] += consumer.message_count
         if consumer.in_flight_count:
             self._departed.append(consumer)
         if self.ephemeral and not self.consumers and not self.deleted:

@@ -24,6 +24,8 @@ _WRITE: Final = 2
 _READ_SIZE: Final = 256 * 1024
 # Replies that a client does not read, on top of messages; then it is not read either.
 _UNREAD_SIZE_MAX: Final = 4 * OUTPUT_SIZE_MAX
+# Publishes that wait for the disk, as runs of commands read at once; then their publisher is not read either.
+_UNSETTLED_MAX: Final = 16
 _BUFFERS_A_CALL: Final = 512
 # Without heartbeats a client is still not allowed to stand still in the middle of what it is sent.
 _STALL_WITHOUT_HEARTBEAT_NS: Final = 60_000_000_000
@@ -136,6 +138,11 @@ class Connection:
             self._reading = True
             self._watch_read.start(self._readable)
 
+    def _read_on(self) -> None:
+        """Unless there is still a reason not to."""
+        if not self._unsent and not self.session.finished and self.session.auth.question is None:
+            self._start_reading()
+
     def _stop_reading(self) -> None:
         if self._reading:
             self._reading = False
@@ -159,7 +166,11 @@ class Connection:
         session = self.session
         if not session.settle():
             self._connections.turn.hold(self)
+            if len(session.output.unsettled) >= _UNSETTLED_MAX:
+                self._stop_reading()
             return
+        if not self._reading:
+            self._read_on()
         if self._unsent:
             if self.unsent_size + session.output.size > _UNREAD_SIZE_MAX:
                 self._stop_reading()
@@ -213,8 +224,7 @@ class Connection:
             return
         if self.unsent_size == size:
             self._stalled_at = stalled_at  # nothing was taken: the stall goes on
-        if not self._unsent and not self.session.finished and self.session.auth.question is None:
-            self._start_reading()
+        self._read_on()
         self._connections.turn.touch(self)
 
     def _after_sending(self, now: int) -> None:

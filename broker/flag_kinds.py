@@ -90,7 +90,10 @@ def _coerce_floats(value: Any) -> tuple[float, ...]:
     items = value.split(",") if isinstance(value, str) else value
     if not isinstance(items, list) or not all(isinstance(item, (str, int, float)) for item in items):
         raise ValueError("neither a list of numbers nor a comma separated string")
-    return tuple(float(item) for item in items)
+    try:
+        return tuple(float(item) for item in items)
+    except OverflowError as error:
+        raise ValueError(str(error)) from None
 
 
 def _parse_floats(text: str, earlier: Any) -> tuple[float, ...]:

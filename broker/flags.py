@@ -165,7 +165,7 @@ def _read_toml(path: str) -> dict[str, Any]:
     try:
         with open(path, "rb") as file:
             return tomllib.load(file)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ExitError(1, fatal=f"failed to load config file {path} - {error}") from None
 
 

@@ -87,7 +87,7 @@ class HttpClient:
 def _https_port(answer: bytes) -> int:
     try:
         port = json.loads(answer)["https_port"]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return 0
     return port if isinstance(port, int) and 0 < port < 65536 else 0
 

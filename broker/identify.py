@@ -6,6 +6,7 @@ from typing import Final
 from pyspark_nsq.broker import json_go
 from pyspark_nsq.broker.json_go import Int32
 from pyspark_nsq.broker.nsqd_options import NsqdOptions
+from pyspark_nsq.broker.topology import NOT_LOOKED_AT, Nearness, nearness
 from pyspark_nsq.broker.version import NSQ_VERSION
 
 _NS_PER_MS: Final = 1_000_000
@@ -45,6 +46,7 @@ class Identity:
     deflate_level: int = _DEFLATE_LEVEL_DEFAULT
     topology_region: str = ""
     topology_zone: str = ""
+    nearness: Nearness = NOT_LOOKED_AT
 
 
 @dataclass(slots=True)
@@ -89,6 +91,7 @@ def identify(
         msg_timeout=_msg_timeout(asked.msg_timeout, current, options),
         topology_region=asked.topology_region,
         topology_zone=asked.topology_zone,
+        nearness=nearness(asked.topology_zone, asked.topology_region, options),
     )
     if not asked.feature_negotiation:
         return granted, b"OK"

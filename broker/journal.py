@@ -19,6 +19,7 @@ from pyspark_nsq.broker.log import Checkpoint
 FILE_NAME: Final = "state"
 _REWRITE_BYTES_MIN: Final = 256 * 1024
 _REWRITE_GROWTH: Final = 8
+_NUMBER_MAX: Final = 2**64 - 1
 
 Range = tuple[int, int]
 
@@ -113,16 +114,50 @@ def _decode(line: bytes) -> TopicState | None:
     checksum, _, text = line.partition(b" ")
     if checksum != b"%08x" % zlib.crc32(text):
         return None
-    value = json.loads(text)
-    channels = {
-        name: ChannelState([(first, stop) for first, stop in backlog], again, deferred, removed, everything)
-        for name, (backlog, again, deferred, removed, everything) in value.get("channels", {}).items()
-    }
-    held = [(first, stop) for first, stop in value["held"]]
-    checkpoint = tuple(value["log"])
+    try:
+        return _parse(json.loads(text))
+    except (AttributeError, KeyError, RecursionError, TypeError, ValueError):
+        return None
+
+
+def _parse(value: dict[str, Any]) -> TopicState:
+    base, size, end, last_id = _numbers(value["log"])
+    importing, imported = value.get("importing"), value.get("imported", {})
     return TopicState(
-        checkpoint, held, channels, value.get("gone", []), value.get("importing"), value.get("imported", {})
+        (base, size, end, last_id),
+        _ranges(value["held"]),
+        {str(name): _channel(*parts) for name, parts in value.get("channels", {}).items()},
+        list(map(str, value.get("gone", []))),
+        None if importing is None else _numbers([importing])[0],
+        {str(name): _numbers(stamp) for name, stamp in imported.items()},
     )
+
+
+def _channel(backlog: Any, again: Any, deferred: Any, removed: Any, everything: Any) -> ChannelState:
+    return ChannelState(
+        _ranges(backlog), _entries(again, 3), _entries(deferred, 4), _numbers(removed), everything is True
+    )
+
+
+def _ranges(value: Any) -> list[Range]:
+    ranges = [(first, stop) for first, stop in map(_numbers, value)]
+    if any(first > stop for first, stop in ranges):
+        raise ValueError("a range that ends before it begins")
+    return ranges
+
+
+def _entries(value: Any, size: int) -> list[list[int]]:
+    entries = list(map(_numbers, value))
+    if any(len(entry) != size for entry in entries):
+        raise ValueError(f"an entry that has not {size} numbers")
+    return entries
+
+
+def _numbers(value: Any) -> list[int]:
+    numbers: list[int] = value
+    if not isinstance(value, list) or not all(type(each) is int and 0 <= each <= _NUMBER_MAX for each in numbers):
+        raise ValueError("no list of counts")
+    return numbers
 
 
 def _merge(state: TopicState, update: TopicState) -> None:

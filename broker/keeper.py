@@ -31,7 +31,7 @@ class Keeper:
         self._shared = shared
         self._files = shared.files
         self.directory = os.path.join(shared.options.data_path, topic.name + DIRECTORY_SUFFIX)
-        self.log = Log(shared.files, self.directory, shared.options.max_bytes_per_file, shared.warn)
+        self.log = Log(shared.files, self.directory, shared.options.max_bytes_per_file, shared.warn, shared.open_logs)
         self.journal = Journal(shared.files, self.directory, shared.warn)
         self.checkpoint: Checkpoint = (0, 0, 0, 0)  # of the log when what is shown to channels was written
         self.importing: int | None = None  # the log's end before messages from elsewhere were being appended
@@ -120,6 +120,8 @@ class Keeper:
             self._rewrite = True
             self._shared.changed[topic] = None
             self.failed(error)
+            if needed is not None:  # on a full disk, the room that the state needs is where nobody needs the messages
+                self.log.drop_files(needed, keep_last=not finished)
             return
         self._rewrite = False
         self._gone.clear()

@@ -16,6 +16,7 @@ from typing import Final
 
 from pyspark_nsq.broker.files import Files
 from pyspark_nsq.broker.log_file import INDEX_EVERY, LogFile, Scan
+from pyspark_nsq.broker.open_logs import OpenLogs
 from pyspark_nsq.broker.segment import RECORD_HEADER_SIZE, Buffer, Segment, last_id, record_header
 
 CHUNK_MIN: Final = 64 * 1024
@@ -36,7 +37,15 @@ def is_log_directory(files: Files, path: str) -> bool:
 class Log:
     """Appends segments, reads them back, deletes files nobody needs."""
 
-    def __init__(self, files: Files, directory: str, max_bytes: int, warn: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        files: Files,
+        directory: str,
+        max_bytes: int,
+        warn: Callable[[str], None],
+        open_logs: OpenLogs | None = None,
+    ) -> None:
+        self._open_logs = open_logs or OpenLogs(1)
         self._files = files
         self._directory = directory
         self._max_bytes = max_bytes
@@ -163,16 +172,19 @@ class Log:
             self._close_writer()
             salt = secrets.randbits(32)
             path = os.path.join(self._directory, f"{self.end:020d}-{salt:08x}.log")
-            self._handle = self._files.open(path, create=True)
+            self._open_writer(path)
             if file is not None and file.base == self.end:
                 self._remove(self.log_files.pop())
             file = LogFile(path, self.end, salt, 0)
             self.log_files.append(file)
             self.unsynced.add(self._directory)
             self._spoilt = False
-        if self._handle is None:
-            self._handle = self._files.open(file.path, create=True)
-        return file, self._handle
+        return file, self._handle if self._handle is not None else self._open_writer(file.path)
+
+    def _open_writer(self, path: str) -> int:
+        handle = self._handle = self._files.open(path, create=True)
+        self._open_logs.opened(self)
+        return handle
 
     def _cut(self, file: LogFile, handle: int) -> None:
         """Remove what a failed write left behind."""
@@ -254,6 +266,7 @@ class Log:
         if self._reader is None or self._reader[0] is not file:
             self._close_reader()
             self._reader = (file, self._files.open(file.path))
+            self._open_logs.opened(self)
         return self._reader[1]
 
     # --- the end of files --------------------------------------------------------------------------------------

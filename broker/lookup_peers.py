@@ -1,10 +1,12 @@
 """nsqd's nsqlookupds: one greenlet for each keeps its connection and what is registered there.
 
 A connection that ends is made anew at once, and after a failed attempt with a pause that grows to a few seconds:
-a restarted nsqlookupd knows this nsqd again long before the next ping is due.
+a restarted nsqlookupd knows this nsqd again long before the next ping is due. What was deleted there while it lives
+here comes back within a minute.
 """
 
 import json
+import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Final
@@ -21,6 +23,9 @@ from pyspark_nsq.proto.errors import WireError
 from pyspark_nsq.proto.names import is_ephemeral, is_valid_name
 
 PING_SECONDS: Final = 15.0
+# Registering again changes nothing where the name is still known. Not with each ping: who deletes a topic everywhere
+# begins with the nsqlookupds, and should have come to this nsqd before the name is back.
+_PINGS_A_REFRESH: Final = 4
 # As long as Go's nsqd waits for each of connecting, writing and an answer.
 _PATIENCE_SECONDS: Final = 1.0
 _RETRY_SECONDS_MIN: Final = 0.1
@@ -121,6 +126,7 @@ class LookupPeer:
             self._work.set()
 
     def _write(self, connection: socket.socket, session: LookupSession, reader: gevent.Greenlet) -> None:
+        pings, ping_at = 0, time.monotonic() + PING_SECONDS
         while not reader.dead:
             self._work.clear()
             if self._unsent:
@@ -128,11 +134,15 @@ class LookupPeer:
                 with gevent.Timeout(_PATIENCE_SECONDS + len(data) / _READ_SIZE, WireError("cannot write")):
                     connection.sendall(data)
             awaited = session.awaited
-            worked = self._work.wait(_PATIENCE_SECONDS if awaited else PING_SECONDS)
+            worked = self._work.wait(_PATIENCE_SECONDS if awaited else max(ping_at - time.monotonic(), 0))
             if not worked and awaited and session.awaited == awaited:
                 raise WireError(f"{awaited} answers are overdue")
-            if not worked and not awaited:
+            # However much else is said: only pings tell nsqlookupd that this nsqd is alive.
+            if session.info and time.monotonic() >= ping_at:
+                pings, ping_at = pings + 1, time.monotonic() + PING_SECONDS
                 self._send(session.ping())
+                if pings % _PINGS_A_REFRESH == 0:
+                    self._send(session.register_all(self._registrations()))
 
 
 class LookupPeers:
@@ -192,7 +202,7 @@ class LookupPeers:
         url = f"http://{address}/channels?topic={quote(topic, safe='')}"
         try:
             channels = json.loads(self._client.get(url)).get("channels") or []
-        except (HttpClientError, ValueError, AttributeError) as error:
+        except (HttpClientError, ValueError, AttributeError, RecursionError) as error:
             self._log.error("failed to query %s for channels of %s: %s", address, topic, error)
             return []
         valid = []

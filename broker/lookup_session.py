@@ -96,7 +96,7 @@ def _parse_info(answer: bytes) -> LookupdInfo:
     try:
         fields = json.loads(answer)
         address, port = fields.get("broadcast_address", ""), fields.get("http_port", 0)
-    except (ValueError, AttributeError) as error:
+    except (ValueError, AttributeError, RecursionError) as error:
         raise WireError(f"parsing response - {answer[:200]!r}") from error
     if not isinstance(address, str) or not isinstance(port, int):
         raise WireError(f"parsing response - {answer[:200]!r}")

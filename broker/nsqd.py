@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import gevent
 from gevent import get_hub, socket
@@ -21,6 +21,7 @@ from pyspark_nsq.broker.engine import Event as EngineEvent
 from pyspark_nsq.broker.files import Files
 from pyspark_nsq.broker.http import HttpServer, Router
 from pyspark_nsq.broker.http_messages import Request, Response
+from pyspark_nsq.broker.limits import raise_file_limit
 from pyspark_nsq.broker.listener import bind, local_port, local_text
 from pyspark_nsq.broker.logs import Logger, exit_fatal
 from pyspark_nsq.broker.metadata import MetadataError
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
     from pyspark_nsq.broker.lookup_peers import LookupPeers
 
 
+# Topics that keep their files open, two each; never more than a quarter of what the process may have.
+_OPEN_LOGS_MAX: Final = 2048
 # Clients that wait for the start are answered first.
 _WARM_UP_AFTER_S = 0.2
 
@@ -332,6 +335,7 @@ def _engine_options(options: NsqdOptions, log: Logger) -> EngineOptions:
         sync_every=options.sync_every,
         sync_timeout_ns=options.sync_timeout_ns,
         max_msg_timeout_ns=options.max_msg_timeout_ns,
+        open_logs_max=max(1, min(_OPEN_LOGS_MAX, raise_file_limit() // 8)),
         e2e_percentiles=options.e2e_processing_latency_percentiles,
         e2e_window_ns=options.e2e_processing_latency_window_time_ns,
         log=lambda level, text: getattr(log, level)("%s", text),

@@ -9,6 +9,7 @@ from gevent.event import Event
 
 from pyspark_nsq.broker import flags, json_go, signals
 from pyspark_nsq.broker.http import HttpServer, Router
+from pyspark_nsq.broker.limits import raise_file_limit
 from pyspark_nsq.broker.listener import Acceptor, bind, local_port, local_text
 from pyspark_nsq.broker.logs import Logger, exit_fatal
 from pyspark_nsq.broker.lookupd_http import LookupdApi
@@ -97,6 +98,7 @@ def _bind(address: str) -> socket.socket:
 def main() -> int:
     """The console script."""
     options = flags.load(LookupdOptions, "nsqlookupd", sys.argv[1:])
+    raise_file_limit()
     stopping = Event()
     signals.install(stopping.set)
     try:

@@ -25,6 +25,7 @@ from pyspark_nsq.broker.os_errors import os_error_text
 from pyspark_nsq.broker.output import OK_FRAME, Output
 from pyspark_nsq.broker.segment import Buffer
 from pyspark_nsq.broker.timers import NEVER
+from pyspark_nsq.broker.topology import stranger
 from pyspark_nsq.proto import frames, parser
 from pyspark_nsq.proto.commands import MAGIC_V2
 from pyspark_nsq.proto.errors import WireError
@@ -89,6 +90,7 @@ class Session:
             remote_ip,
             output_buffer_timeout=host.options.output_buffer_timeout_ns,
             msg_timeout=host.options.msg_timeout_ns,
+            nearness=stranger(host.options),
         )
         self.remote_address = remote_address
         self.state = STATE_INIT
@@ -386,6 +388,7 @@ class Session:
         consumer = Subscriber(self)
         consumer.msg_timeout_ns = self.identity.msg_timeout
         consumer.sample_rate = self.identity.sample_rate
+        consumer.nearness = self.identity.nearness
         channel.subscribe(consumer)
         self.channel, self.consumer = channel, consumer
         self.state = STATE_SUBSCRIBED

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from pyspark_nsq.broker.files import Files
+from pyspark_nsq.broker.open_logs import OpenLogs
 
 if TYPE_CHECKING:
     from pyspark_nsq.broker.channel import Channel
@@ -33,6 +34,7 @@ class EngineOptions:
     sync_every: int = 2500
     sync_timeout_ns: int = 2_000_000_000
     max_msg_timeout_ns: int = 900_000_000_000
+    open_logs_max: int = 512  # topics that keep files open; two files each
     persist_interval_ns: int = 1_000_000_000
     e2e_percentiles: tuple[float, ...] = ()
     e2e_window_ns: int = 600_000_000_000
@@ -54,6 +56,7 @@ class Shared:
     def __init__(self, options: EngineOptions, files: Files) -> None:
         self.options = options
         self.files = files
+        self.open_logs = OpenLogs(options.open_logs_max)
         self.ready: dict[Channel, None] = {}  # an ordered set
         self.published: list[Topic] = []  # with messages for the next commit
         self.changed: dict[Topic, None] = {}  # whose state is to be written to their journal

@@ -15,6 +15,7 @@ from pyspark_nsq.broker.os_errors import os_error_text
 from pyspark_nsq.broker.prometheus import resident_bytes
 from pyspark_nsq.broker.session import Session
 from pyspark_nsq.broker.topic import Topic
+from pyspark_nsq.broker.topology import GLOBAL, REGION_LOCAL, ZONE_LOCAL
 from pyspark_nsq.broker.version import NSQ_VERSION, version_text
 
 ClientStats = dict[str, Any]
@@ -27,7 +28,15 @@ class LatencyStats(TypedDict):
     percentiles: list[dict[str, float]] | None
 
 
-class ChannelStats(TypedDict):
+class NearnessStats(TypedDict, total=False):
+    """Deliveries by how near the consumers were."""
+
+    zone_local_msg_count: int
+    region_local_msg_count: int
+    global_msg_count: int
+
+
+class ChannelStats(NearnessStats):
     channel_name: str
     depth: int
     backend_depth: int
@@ -106,6 +115,7 @@ def _channel_stats(channel: Channel, now: int, clients_of: str | None) -> Channe
         "in_flight_count": channel.in_flight_count,
         "deferred_count": channel.deferred_count,
         "message_count": channel.message_count,
+        **_nearness_stats(channel),
         "requeue_count": channel.requeue_count,
         "timeout_count": channel.timeout_count,
         "client_count": len(channel.consumers),
@@ -113,6 +123,19 @@ def _channel_stats(channel: Channel, now: int, clients_of: str | None) -> Channe
         "paused": channel.paused,
         "e2e_processing_latency": _latency_stats(channel, now),
     }
+
+
+def _nearness_stats(channel: Channel) -> NearnessStats:
+    """Only where it is looked at, and not 0: as Go's master leaves them out."""
+    counts = channel.counted
+    stats: NearnessStats = {}
+    if counts[ZONE_LOCAL]:
+        stats["zone_local_msg_count"] = counts[ZONE_LOCAL]
+    if counts[REGION_LOCAL]:
+        stats["region_local_msg_count"] = counts[REGION_LOCAL]
+    if counts[GLOBAL]:
+        stats["global_msg_count"] = counts[GLOBAL]
+    return stats
 
 
 def _latency_stats(source: Topic | Channel, now: int) -> LatencyStats:
@@ -124,6 +147,7 @@ def client_stats(session: Session, topic: str = "") -> ClientStats:
     """One client; of what it has published, only the counts of ``topic`` where one is named."""
     identity, consumer, wire = session.identity, session.consumer, session.wire
     granted = wire.granted if wire is not None else None
+    counter = consumer.nearness.counter if consumer and consumer.message_count else ""
     stats: ClientStats = {
         "client_id": identity.client_id,
         "hostname": identity.hostname,
@@ -133,6 +157,7 @@ def client_stats(session: Session, topic: str = "") -> ClientStats:
         "ready_count": consumer.ready_count if consumer else 0,
         "in_flight_count": consumer.in_flight_count if consumer else 0,
         "message_count": consumer.message_count if consumer else 0,
+        **({counter: consumer.message_count} if consumer and counter else {}),
         "finish_count": consumer.finish_count if consumer else 0,
         "requeue_count": consumer.requeue_count if consumer else 0,
         "connect_ts": session.connected_at // SECOND,

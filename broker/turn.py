@@ -138,6 +138,13 @@ class Turn:
             self._deliver(channel, consumers[0], now, channel.depth)
             return
         self._rotation += 1
+        if channel.ranked:
+            for group in _by_rank(consumers):
+                self._share_out(channel, group, now)
+        else:
+            self._share_out(channel, consumers, now)
+
+    def _share_out(self, channel: Channel, consumers: list[Consumer], now: int) -> None:
         able = _able(consumers)
         while able and (depth := channel.depth) > 0:
             share = -(-depth // len(able))
@@ -165,6 +172,14 @@ class Turn:
                 sender.touched = True
                 self._touched.append(sender)
         return count
+
+
+def _by_rank(consumers: Iterable[Consumer]) -> list[list[Consumer]]:
+    """The nearest first."""
+    groups: dict[int, list[Consumer]] = {}
+    for one in consumers:
+        groups.setdefault(one.nearness.rank, []).append(one)
+    return [groups[rank] for rank in sorted(groups)]
 
 
 def _able(consumers: Iterable[Consumer]) -> list[Consumer]:

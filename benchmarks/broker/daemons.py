@@ -57,6 +57,16 @@ class Nsqd:
         self._process.wait(60)
         self._log.close()
 
+    def kill(self) -> None:
+        """End it without a warning."""
+        self._process.kill()
+        self._process.wait(60)
+        self._log.close()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def restart(self) -> None:
         self.stop()
         self.start()

@@ -10,17 +10,9 @@ What matters are the ratios: rates depend on the machine.
 """
 
 import argparse
-import json
-import os
-import re
-import shutil
 import statistics
-import struct
-import subprocess
 import sys
-import tempfile
 import time
-import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -34,6 +26,11 @@ from pyspark.sql.types import StructType
 
 from pyspark_nsq.connector.source import NsqDataSource
 from pyspark_nsq.connector.stream_reader import NsqStreamReader
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from rig.nsqd import MAKES, Nsqd
+from rig.session import start_spark
 
 TOPIC, CHANNEL = "bench", "spark"
 OWN_PROCESSES = ("python_streaming_source_runner", "pyspark_nsq.connector.receiver")
@@ -56,96 +53,31 @@ class TupleDataSource(NsqDataSource):
         return TupleReader(self._source_options(), schema)
 
 
-class Broker:
-    """An nsqd of its own, in a folder of its own, that keeps all in memory."""
-
-    def __init__(self, executable: Path) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="bench-source-"))
-        flags = ["-tcp-address=127.0.0.1:0", "-http-address=127.0.0.1:0", f"-data-path={self.folder}"]
-        flags += ["-mem-queue-size=50000000", "-broadcast-address=127.0.0.1"]
-        self.process = subprocess.Popen([executable, *flags], stderr=subprocess.PIPE, text=True)
-        ports: dict[str, str] = {}
-        assert self.process.stderr is not None
-        while {"TCP", "HTTP"} - ports.keys():
-            line = self.process.stderr.readline()
-            if not line:
-                raise SystemExit(f"{executable} did not start")
-            if match := re.search(r"(TCP|HTTP): listening on (\S+)", line):
-                ports[match[1]] = match[2]
-        self.tcp, self.http = ports["TCP"], ports["HTTP"]
-        # Nobody reads on, and it must not fill up.
-        self.drain = subprocess.Popen(["cat"], stdin=self.process.stderr, stdout=subprocess.DEVNULL)
-
-    def post(self, path: str, body: bytes = b"") -> None:
-        urllib.request.urlopen(f"http://{self.http}{path}", body, timeout=60).close()
-
-    def unfinished(self) -> int:
-        with urllib.request.urlopen(
-            f"http://{self.http}/stats?format=json&include_clients=false", timeout=60
-        ) as answer:
-            topic = json.load(answer)["topics"][0]
-        channel = topic["channels"][0]
-        return int(topic["depth"] + channel["depth"] + channel["in_flight_count"])
-
-    def fill(self, count: int, size: int) -> None:
-        portion = 5_000
-        packed = (struct.pack(">I", size) + b"x" * size) * portion
-        for _ in range(count // portion):
-            self.post(f"/mpub?topic={TOPIC}&binary=true", struct.pack(">I", portion) + packed)
-
-    def close(self) -> None:
-        self.process.terminate()
-        self.process.wait()
-        self.drain.wait()
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-
-def executable_of(broker: str) -> Path:
-    if broker == "ours":
-        return Path(sys.executable).parent / "nsqd"
-    folder = os.environ.get("NSQ_GO_BIN")
-    if folder is None:
-        raise SystemExit("set NSQ_GO_BIN to a folder with Go's nsqd, or choose --broker ours")
-    return Path(folder) / "nsqd"
-
-
-def start_spark() -> SparkSession:
-    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    builder = SparkSession.Builder().master("local[2]").appName("bench-source")
-    for key, value in {"spark.ui.enabled": "false", "spark.driver.memory": "2g"}.items():
-        builder = builder.config(key, value)
-    spark = builder.getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
-    spark.dataSource.register(TupleDataSource)
-    return spark
-
-
 class Bench:
-    def __init__(self, spark: SparkSession, broker: Broker, in_flight: int) -> None:
+    def __init__(self, spark: SparkSession, nsqd: Nsqd, in_flight: int) -> None:
         self._spark = spark
-        self._broker = broker
+        self._nsqd = nsqd
         self._in_flight = in_flight
         self._runs = 0
 
     def start(self, source: str) -> StreamingQuery:
         reader = self._spark.readStream.format(source).option("topic", TOPIC).option("channel", CHANNEL)
-        reader = reader.option("nsqdTcpAddresses", self._broker.tcp).option("nsqdHttpAddresses", self._broker.http)
+        reader = reader.option("nsqdTcpAddresses", self._nsqd.tcp).option("nsqdHttpAddresses", self._nsqd.http)
         reader = reader.option("maxInFlight", self._in_flight).option("maxInFlightBytes", "2g")
         return self._write(reader.load())
 
     def _write(self, rows: Any) -> StreamingQuery:
         self._runs += 1
-        checkpoint = self._broker.folder / f"checkpoint-{self._runs}"
+        checkpoint = self._nsqd.folder / f"checkpoint-{self._runs}"
         query: StreamingQuery = rows.writeStream.format("noop").option("checkpointLocation", str(checkpoint)).start()
         return query
 
     def rate(self, source: str, count: int, size: int) -> float:
         """Rows a second of a run's middle, all finished in nsqd."""
-        self._broker.fill(count, size)
+        self._nsqd.fill(TOPIC, count, size)
         query = self.start(source)
         times: list[tuple[float, int]] = []
-        while (left := self._broker.unfinished()) and not query.exception():
+        while (left := self._nsqd.unfinished(TOPIC)) and not query.exception():
             times.append((time.perf_counter(), count - left))
             time.sleep(0.1)
         query.stop()
@@ -173,8 +105,8 @@ class Bench:
         found = []
         for _ in range(count):
             begin = time.perf_counter()
-            self._broker.post(f"/pub?topic={TOPIC}", b"one")
-            self._wait(lambda: self._broker.unfinished() == 0)
+            self._nsqd.post(f"/pub?topic={TOPIC}", b"one")
+            self._wait(lambda: self._nsqd.unfinished(TOPIC) == 0)
             found.append(time.perf_counter() - begin)
         query.stop()
         # The first batches warm up.
@@ -215,20 +147,21 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=2_000_000)
     parser.add_argument("--size", type=int, default=200)
     parser.add_argument("--in-flight", type=int, default=400_000)
-    parser.add_argument("--broker", choices=["go", "ours"], default="go")
+    parser.add_argument("--broker", choices=MAKES, default="go")
     arguments = parser.parse_args()
-    broker = Broker(executable_of(arguments.broker))
+    nsqd = Nsqd(arguments.broker, arguments.rows)
     try:
-        broker.post(f"/topic/create?topic={TOPIC}")
-        broker.post(f"/channel/create?topic={TOPIC}&channel={CHANNEL}")
-        spark = start_spark()
-        bench = Bench(spark, broker, arguments.in_flight)
+        nsqd.post(f"/topic/create?topic={TOPIC}")
+        nsqd.post(f"/channel/create?topic={TOPIC}&channel={CHANNEL}")
+        spark = start_spark("source")
+        spark.dataSource.register(TupleDataSource)
+        bench = Bench(spark, nsqd, arguments.in_flight)
         bench.rate("nsq", arguments.rows // 4, arguments.size)
         rates = {source: bench.rate(source, arguments.rows, arguments.size) for source in ("nsq", "nsq_tuples")}
         idle, latency, own = bench.idle(10), bench.latency(15), bench.spark_batch(15)
         spark.stop()
     finally:
-        broker.close()
+        nsqd.close()
     print(f"{arguments.rows} rows of {arguments.size} bytes from one nsqd ({arguments.broker}), noop sink:")
     print(f"  record batches         {rates['nsq']:>10,.0f} rows/s")
     print(f"  tuples                 {rates['nsq_tuples']:>10,.0f} rows/s")

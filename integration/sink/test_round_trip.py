@@ -2,10 +2,8 @@
 
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
-import trustme
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (as everybody writes it)
 from rig.consumer import drain
@@ -92,32 +90,6 @@ def test_the_quorum_gets_a_copy_each(spark: SparkSession, start_nsqd: StartNsqd,
     write(numbered(spark, 5_000).select("body"), *nsqds, topic=topic, publishQuorum="2")
     copies = sum((drain(nsqd, topic, "c") for nsqd in nsqds), Counter())
     assert copies == bodies(5_000, copies=2)
-
-
-@pytest.mark.parametrize(
-    ("flags", "options"),
-    [
-        ([], {"snappy": "true"}),
-        ([], {"deflate": "true", "deflateLevel": "1"}),
-        (["-tls-required=tcp-https"], {"tls": "true", "snappy": "true"}),
-    ],
-    ids=["snappy", "deflate", "tls with snappy"],
-)
-def test_protected_and_compressed(
-    spark: SparkSession, start_nsqd: StartNsqd, topic: str, tmp_path: Path, flags: list[str], options: dict[str, str]
-) -> None:
-    authority = trustme.CA()
-    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
-    server = authority.issue_cert("127.0.0.1")
-    server.private_key_pem.write_to_path(tmp_path / "key.pem")
-    server.cert_chain_pems[0].write_to_path(tmp_path / "cert.pem")
-    if "tls" in options:
-        flags = [*flags, f"-tls-cert={tmp_path}/cert.pem", f"-tls-key={tmp_path}/key.pem"]
-        options = options | {"tlsCaFile": str(tmp_path / "ca.pem")}
-    nsqd = start_nsqd(*flags)
-    nsqd.make_channel(topic, "c")
-    write(numbered(spark, 20_000).select("body"), nsqd, topic=topic, **options)
-    assert nsqd.message_count(topic) == 20_000
 
 
 def test_connections_are_kept_for_the_next_task_and_closed_when_idle(

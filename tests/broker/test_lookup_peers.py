@@ -8,6 +8,7 @@ from gevent import socket
 from gevent.event import Event
 from gevent.server import StreamServer
 
+from pyspark_nsq.broker import lookup_peers
 from pyspark_nsq.broker.http_client import HttpClient
 from pyspark_nsq.broker.logs import Logger
 from pyspark_nsq.broker.lookup_peers import LookupPeers
@@ -115,6 +116,35 @@ def test_the_list_changes(lookupd: FakeLookupd, peers: LookupPeers):
             assert lookupd.connections[0][0].closed or lookupd.connections[0][0].recv(1) == b""
     finally:
         other.stop()
+
+
+def test_pings_come_however_much_else_is_said(
+    lookupd: FakeLookupd, peers: LookupPeers, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(lookup_peers, "PING_SECONDS", 0.2)
+    peers.set_addresses([lookupd.address])
+    lookupd.wait_for(b"REGISTER old2 c\n")
+
+    def talk() -> None:
+        while True:
+            peers.register("new", "c")
+            gevent.sleep(0.01)
+
+    talker = gevent.spawn(talk)
+    try:
+        assert lookupd.wait_for(b"PING\nREGISTER new c\n")
+    finally:
+        talker.kill()
+
+
+def test_what_was_deleted_elsewhere_is_registered_again(
+    lookupd: FakeLookupd, peers: LookupPeers, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(lookup_peers, "PING_SECONDS", 0.02)
+    peers.set_addresses([lookupd.address])
+    told = lookupd.wait_for(b"PING\nREGISTER old\nREGISTER old2 c\n")
+    assert told.count(b"PING\n") == 4
+    assert len(lookupd.connections) == 1
 
 
 def test_channels_of_a_topic_from_all_lookupds(peers: LookupPeers):

@@ -242,3 +242,22 @@ def test_place_in_the_network_is_told_everywhere(
     assert {key: found[key] for key in place} == place
     client = daemon.channel("topic", "channel")["clients"][0]
     assert {key: client[key] for key in place} == place
+
+
+@pytest.mark.only("ours", "Go's release does not have it yet")
+def test_near_consumers_come_first(connect: Connect, start_nsqd: StartNsqd) -> None:
+    daemon = start_nsqd("--topology-zone=z1", "--topology-region=r1", "--enable-experiment=topology-aware-consumption")
+    consumers = {}
+    for zone, region in (("z9", "r9"), ("z2", "r1"), ("z1", "r1")):
+        consumers[zone] = connect(daemon)
+        consumers[zone].identify(topology_zone=zone, topology_region=region)
+        consumers[zone].subscribe("topic", "channel", ready=2)
+    producer = connect(daemon)
+    producer.publish("topic", b"1", b"2")
+    assert [message.body for message in consumers["z1"].messages(2)] == [b"1", b"2"]
+    producer.mpub("topic", b"3", b"4", b"5")
+    assert [message.body for message in consumers["z2"].messages(2)] == [b"3", b"4"]
+    assert consumers["z9"].message().body == b"5"
+    channel = daemon.channel("topic", "channel")
+    kinds = ("zone_local", "region_local", "global")
+    assert [channel[f"{kind}_msg_count"] for kind in kinds] == [2, 2, 1]

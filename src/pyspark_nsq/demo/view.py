@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from pyspark_nsq.cli.cluster import ChannelCounts, TopicCounts
-from pyspark_nsq.demo.books import Books
+from pyspark_nsq.demo.books import Books, Cell
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -69,18 +69,29 @@ def line(picture: Picture) -> str:
 
 
 def screen(picture: Picture) -> "RenderableType":
-    """For a terminal."""
-    from rich.columns import Columns
+    """For a terminal of 80 columns or more."""
     from rich.console import Group
     from rich.panel import Panel
+    from rich.table import Table
     from rich.text import Text
 
-    head = Text(f"{picture.phase}, {picture.seconds:.0f} s. Ctrl-C ends it.", style="bold")
+    head = Text.assemble(
+        (" pyspark-nsq ", "bold reverse"),
+        (f"  {picture.phase}, {picture.seconds:.0f} s", "bold"),
+        ("   Ctrl-C ends it", "dim"),
+    )
+    results = Table.grid(expand=True)
+    results.add_column(ratio=1)
+    results.add_column(ratio=1)
+    results.add_row(
+        Panel(_windows(picture.books), title="results by window", title_align="left", border_style="magenta"),
+        Panel(_countries(picture.books), title="results by country", title_align="left", border_style="magenta"),
+    )
     return Group(
         head,
-        Panel(_flow(picture), title="producer -> nsqd -> Spark", title_align="left"),
-        Panel(_batches(picture.batches), title="batches", title_align="left"),
-        Columns([_windows(picture.books), _countries(picture.books)], padding=(0, 4)),
+        Panel(_flow(picture), title="producer -> nsqd -> Spark", title_align="left", border_style="green"),
+        Panel(_batches(picture.batches), title="batches", title_align="left", border_style="cyan"),
+        results,
     )
 
 
@@ -90,17 +101,16 @@ def _flow(picture: Picture) -> "RenderableType":
 
     nsqds = _table("nsqd", "messages", "depth", "in flight", "requeued", "timed out")
     for address, counts in picture.nsqds:
-        held = [channel for name, channel in counts.channels.items()]
-        total = sum(held, ChannelCounts())
+        total = sum(counts.channels.values(), ChannelCounts())
         numbers = (counts.messages, counts.depth + total.depth, total.in_flight, total.requeued, total.timed_out)
         nsqds.add_row(address, *(f"{number:,}" for number in numbers))
     rates = Text.assemble(
         "published ",
-        (f"{picture.published:,}", "green"),
-        f" ({picture.published_rate:,.0f}/s)   finished by the query ",
-        (f"{picture.finished_rate:,.0f}/s", "green"),
-        "   counted in results ",
-        (f"{picture.books.total.events:,}", "green"),
+        (f"{picture.published:,}", "bold green"),
+        f" ({picture.published_rate:,.0f}/s)   finished ",
+        (f"{picture.finished_rate:,.0f}/s", "bold green"),
+        "   counted ",
+        (f"{picture.books.total.events:,}", "bold green"),
     )
     return Group(rates, nsqds)
 
@@ -110,9 +120,9 @@ def _batches(batches: list[Batch]) -> "RenderableType":
 
     if not batches:
         return Text("Spark starts; the first batch takes a few seconds", style="dim")
-    last = batches[-1]
-    longest = max(batch.duration_ms for batch in batches)
-    bars = "".join(_BARS[(len(_BARS) - 1) * batch.duration_ms // max(longest, 1)] for batch in batches[-_BATCHES_MAX:])
+    shown, last = batches[-_BATCHES_MAX:], batches[-1]
+    longest = max(batch.duration_ms for batch in shown)
+    bars = "".join(_BARS[(len(_BARS) - 1) * batch.duration_ms // max(longest, 1)] for batch in shown)
     return Text.assemble(
         (bars, "cyan"),
         f"\nbatch {last.number}: {last.rows:,} rows in {last.duration_ms:,} ms; the longest of these {longest:,} ms",
@@ -120,27 +130,26 @@ def _batches(batches: list[Batch]) -> "RenderableType":
 
 
 def _windows(books: Books) -> "Table":
-    table = _table("window", "events", "orders", "revenue")
-    table.title = "results by window"
-    for start, cell in books.windows(_WINDOWS_MAX):
-        clock = time.strftime("%H:%M:%S", time.localtime(start))
-        table.add_row(clock, f"{cell.events:,}", f"{cell.orders:,}", f"{cell.revenue:,.2f}")
-    return table
+    rows = [(time.strftime("%H:%M:%S", time.localtime(start)), cell) for start, cell in books.windows(_WINDOWS_MAX)]
+    return _results("window", rows)
 
 
 def _countries(books: Books) -> "Table":
-    table = _table("country", "events", "orders", "revenue")
-    table.title = "results by country"
-    for name, cell in books.countries():
-        table.add_row(name, f"{cell.events:,}", f"{cell.orders:,}", f"{cell.revenue:,.2f}")
+    return _results("country", books.countries()[:_WINDOWS_MAX])
+
+
+def _results(name: str, rows: list[tuple[str, Cell]]) -> "Table":
+    table = _table(name, "events", "orders", "revenue")
+    for first, cell in rows:
+        table.add_row(first, f"{cell.events:,}", f"{cell.orders:,}", f"{cell.revenue:,.0f}")
     return table
 
 
 def _table(name: str, *numbers: str) -> "Table":
     from rich.table import Table
 
-    table = Table(box=None, pad_edge=False)
-    table.add_column(name)
+    table = Table(box=None, pad_edge=False, expand=True, header_style="dim")
+    table.add_column(name, no_wrap=True)
     for heading in numbers:
-        table.add_column(heading, justify="right")
+        table.add_column(heading, justify="right", no_wrap=True)
     return table

@@ -39,6 +39,7 @@ class MemoryFiles(Files):
         self.error = errno.ENOSPC
         self.truncate_fails = False
         self.sync_fails = False
+        self.capacity: int | None = None  # bytes on the disk
         self.synced_paths: list[str] = []
 
     # --- faults ------------------------------------------------------------------------------------------------
@@ -57,6 +58,12 @@ class MemoryFiles(Files):
             raise Killed
         if fate == "fail":
             raise OSError(self.error, os.strerror(self.error))
+
+    def _room(self) -> int:
+        """How many more bytes the disk takes."""
+        if self.capacity is None:
+            return 1 << 60
+        return max(0, self.capacity - sum(len(inode.data) for inode in self.entries.values()))
 
     def heal(self) -> None:
         """No more faults."""
@@ -152,6 +159,9 @@ class MemoryFiles(Files):
         if fate:
             data = data[: self.random.randint(0, len(data))]
         content = self.handles[handle].data
+        room = self._room() + max(0, len(content) - offset)
+        if len(data) > room:
+            data, fate = data[:room], fate or "fail"
         content.extend(bytes(max(0, offset - len(content))))
         content[offset : offset + len(data)] = data
         if fate == "kill":
@@ -195,6 +205,8 @@ class MemoryFiles(Files):
         fate = self._step()
         if fate == "fail":
             raise OSError(self.error, os.strerror(self.error))
+        if len(data) > self._room():
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         content = self.entries.setdefault(path, Inode()).data
         content += data[: self.random.randint(0, len(data))] if fate else data
         if fate:
@@ -206,6 +218,8 @@ class MemoryFiles(Files):
             raise OSError(self.error, os.strerror(self.error))
         if fate == "kill" and self.random.random() < 0.5:
             raise Killed
+        if len(data) > self._room():  # the old file stays until the new one is whole
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         inode = Inode()
         inode.data = bytearray(data)
         inode.synced = bytes(data)

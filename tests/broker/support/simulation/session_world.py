@@ -26,14 +26,14 @@ class World:
     tls_context = None
     exiting = False
 
-    def __init__(self, path: Path, options: NsqdOptions) -> None:
+    def __init__(self, path: Path, options: NsqdOptions, files: Files | None = None) -> None:
         self.options = options
         self.limits = Limits(
             options.max_msg_size, options.max_body_size, options.max_rdy_count, options.max_req_timeout_ns // MS
         )
         self.log = Logger("", write=lambda _: None)
         self.now = 1_700_000_000 * SECOND
-        self.engine = Engine(EngineOptions(str(path), sync_every=options.sync_every), Files(), self.now)
+        self.engine = Engine(EngineOptions(str(path), sync_every=options.sync_every), files or Files(), self.now)
         self._scheduled: list[Callable[[], None]] = []
         self.sync_jobs: list[object] = []
         self.turn = Turn(
