@@ -18,19 +18,19 @@ class Ticket:
 
     __slots__ = ("done", "error")
 
-    def __init__(self) -> None:
-        self.done = False
-        self.error: OSError | None = None
+    done: bool
+    error: OSError | None
 
 
-class Batch:
+class Batch(Ticket):
     """Bodies, and after `build` segments."""
 
-    __slots__ = ("_groups", "checkpoint", "messages", "nbytes", "segments", "ticket")
+    __slots__ = ("_groups", "checkpoint", "messages", "nbytes", "segments")
 
-    def __init__(self) -> None:
-        self.ticket = Ticket()
-        self._groups: list[tuple[list[bytes], int]] = []  # bodies, due
+    def __init__(self, bodies: list[bytes], due: int) -> None:
+        self.done = False
+        self.error = None
+        self._groups: list[tuple[list[bytes], int]] = [(bodies[:], due)]
         self.segments: list[Segment] = []
         self.messages = 0
         self.nbytes = 0  # of bodies
@@ -38,7 +38,7 @@ class Batch:
 
     def add(self, bodies: list[bytes], due: int) -> None:
         groups = self._groups
-        if not due and groups and not groups[-1][1]:
+        if not due and not groups[-1][1]:
             groups[-1][0].extend(bodies)
         else:
             groups.append((bodies[:], due))

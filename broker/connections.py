@@ -177,11 +177,16 @@ class Connection:
             return
         if session.has_output:
             self._send(session.take_output(), now)
-        if not self._unsent:
+        if not self._unsent and (session.finished or self.starved):
             self._after_sending(now)
 
     def _send(self, buffers: list[Buffer], now: int) -> None:
         """One system call in the usual case."""
+        if len(buffers) == 1:
+            sent = self._try_send(buffers)
+            if sent < len(buffers[0]):
+                self._keep(buffers, sent, now)
+            return
         sent = size_so_far = 0
         for start in range(0, len(buffers), _BUFFERS_A_CALL):
             part = buffers[start : start + _BUFFERS_A_CALL]
@@ -306,7 +311,9 @@ class Connections:
         clock: Callable[[], int],
         ask_auth: AskAuth,
         timers_changed: Callable[[int], None],
+        clients_max: int,
     ) -> None:
+        """``clients_max``: more wait to be accepted, so that files can still be opened and HTTP still be answered."""
         self.turn = turn
         self.loop = loop
         self.clock = clock
@@ -317,6 +324,8 @@ class Connections:
         self._host = host
         self._timers = timers
         self._timers_changed = timers_changed
+        self._clients_max = clients_max
+        self._is_crowded = False
         self._open: set[Connection] = set()
         self._listeners: list[tuple[socket.socket, Any]] = []
 
@@ -331,6 +340,9 @@ class Connections:
 
     def _acceptable(self, listener: socket.socket, watcher: Any) -> None:
         for _ in range(_ACCEPTED_A_TURN):
+            if self._crowded():
+                self._pause(listener, watcher)
+                return
             try:
                 sock, name = listener.accept()
             except BlockingIOError:
@@ -338,11 +350,25 @@ class Connections:
             except OSError as error:
                 self.log.warning("temporary Accept() failure - %s", error)
                 if error.errno in _OUT_OF_RESOURCES:
-                    watcher.stop()
-                    pause = self.loop.timer(_WAIT_WITHOUT_FDS_S)
-                    pause.start(watcher.start, self._acceptable, listener, watcher)
+                    self._pause(listener, watcher)
                 return
             self._serve(sock, name)
+
+    def _crowded(self) -> bool:
+        crowded = len(self._open) >= self._clients_max
+        if crowded and not self._is_crowded:
+            self.log.warning("%d clients are all that the limit of open files allows: others wait", len(self._open))
+        self._is_crowded = crowded
+        return crowded
+
+    def _pause(self, listener: socket.socket, watcher: Any) -> None:
+        """Accept nobody for a moment."""
+        watcher.stop()
+        self.loop.timer(_WAIT_WITHOUT_FDS_S).start(self._accept_again, listener, watcher)
+
+    def _accept_again(self, listener: socket.socket, watcher: Any) -> None:
+        if (listener, watcher) in self._listeners:  # not closed meanwhile
+            watcher.start(self._acceptable, listener, watcher)
 
     def _serve(self, sock: socket.socket, name: object) -> None:
         sock.setblocking(False)

@@ -14,6 +14,7 @@ One turn of the server's loop:
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 from typing import Final
@@ -38,6 +39,7 @@ _DELETED: Final = ".deleted-"
 _TICK_MAX_NS: Final = 1_000_000_000
 _METADATA_DELAY_NS: Final = 100_000_000
 _REST_EVERY_NS: Final = 30_000_000_000
+_DISK_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 class DataPathError(OSError):
@@ -85,7 +87,13 @@ class Engine:
                 topic.channels[channel_name].paused = paused
             take_over(topic, self._go_queue)
             topic.start(now)
-        self.save_metadata()
+        try:
+            self.save_metadata()
+        except OSError as error:
+            if error.errno not in _DISK_FULL:
+                raise
+            # What is there can be read all the same, and that makes room.
+            self._options.log("error", f"failed to persist metadata - {error}")
 
     def _directories(self) -> list[str]:
         """Topics that have a log; what was being deleted is deleted now."""
@@ -172,8 +180,8 @@ class Engine:
 
     # --- time --------------------------------------------------------------------------------------------------
 
-    def tick(self, now: int) -> int:
-        """Time-outs, deferred messages, persistence. Returns `next_deadline`."""
+    def tick(self, now: int) -> None:
+        """Time-outs, deferred messages, persistence."""
         shared = self._shared
         if shared.next_timer <= now:
             for channel in shared.due(now):
@@ -184,11 +192,16 @@ class Engine:
         if now >= self._next_persist:
             self._next_persist = now + self._options.persist_interval_ns
             self._persist(now)
-        return self.next_deadline(now)
 
     def next_deadline(self, now: int) -> int:
         """When `tick` or `next_sync` has something to do, in ns; at most 1 s ahead of `now`."""
-        deadline = min(self._shared.next_timer, self._next_persist, self._syncs.deadline, now + _TICK_MAX_NS)
+        deadline = now + _TICK_MAX_NS
+        if self._next_persist < deadline:
+            deadline = self._next_persist
+        if self._shared.next_timer < deadline:
+            deadline = self._shared.next_timer
+        if self._syncs.deadline < deadline:
+            deadline = self._syncs.deadline
         return min(deadline, self._metadata_due) if self._shared.metadata_changed else deadline
 
     def _persist(self, now: int) -> None:

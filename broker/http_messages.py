@@ -18,6 +18,7 @@ _REASONS = {
     301: "Moved Permanently",
     307: "Temporary Redirect",
     400: "Bad Request",
+    401: "Unauthorized",
     403: "Forbidden",
     404: "Not Found",
     405: "Method Not Allowed",

@@ -71,8 +71,16 @@ class Journal:
             _merge(state, update)
             self._size += len(line) + 1
         if self._size < len(data):  # nothing may follow a line that is cut off
-            self._files.replace_file(self.path, data[: self._size])
+            self._cut()
         return state
+
+    def _cut(self) -> None:
+        """In place: a full disk has no room for a copy."""
+        handle = self._files.open(self.path, create=True)
+        try:
+            self._files.truncate(handle, self._size)
+        finally:
+            self._files.close(handle)
 
     @property
     def bloated(self) -> bool:

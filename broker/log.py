@@ -129,14 +129,14 @@ class Log:
 
     def append(self, segments: list[Segment]) -> None:
         """All of them with one write, or (OSError) none."""
-        if len(segments) == 1:
-            total = segments[0].nbytes + RECORD_HEADER_SIZE
-        else:
-            total = sum(segment.nbytes + RECORD_HEADER_SIZE for segment in segments)
+        total = RECORD_HEADER_SIZE * len(segments)
+        for segment in segments:
+            total += segment.nbytes
         file, handle = self._writable(total)
+        salt = file.salt
         buffers: list[Buffer] = []
         for segment in segments:
-            buffers.append(record_header(segment, file.salt))
+            buffers.append(record_header(segment, salt))
             buffers.append(segment.frames)
         try:
             self._files.write(handle, file.size, buffers, total)
@@ -149,7 +149,8 @@ class Log:
                 file.note(segment.base, offset)
                 offset += RECORD_HEADER_SIZE + segment.nbytes
         file.size += total
-        file.end = self.end = segments[-1].end
+        last = segments[-1]
+        file.end = self.end = last.base + last.count
         self.unsynced.add(file.path)
 
     def probe(self) -> None:

@@ -18,7 +18,7 @@ _SCAN_CHUNK: Final = 1024 * 1024
 class LogFile:
     """One file of the log."""
 
-    __slots__ = ("_offsets", "_seqs", "base", "end", "path", "salt", "size")
+    __slots__ = ("_offsets", "_seqs", "base", "end", "next_note", "path", "salt", "size")
 
     def __init__(self, path: str, base: int, salt: int, size: int) -> None:
         self.path = path
@@ -28,17 +28,14 @@ class LogFile:
         self.size = size
         self._seqs = [base]  # the record at _offsets[i] begins with message _seqs[i]
         self._offsets = [0]
+        self.next_note = INDEX_EVERY  # the offset from which on `note` does something
 
     def note(self, seq: int, offset: int) -> None:
         """Extend the index, if far enough from its last entry."""
-        if offset >= self._offsets[-1] + INDEX_EVERY and seq > self._seqs[-1]:
+        if offset >= self.next_note and seq > self._seqs[-1]:
             self._seqs.append(seq)
             self._offsets.append(offset)
-
-    @property
-    def next_note(self) -> int:
-        """The offset from which on `note` does something."""
-        return self._offsets[-1] + INDEX_EVERY
+            self.next_note = offset + INDEX_EVERY
 
     def nearest(self, seq: int) -> tuple[int, int]:
         """Offsets between which the record of message `seq` begins; the first is a record's."""

@@ -19,7 +19,7 @@ from pyspark_nsq.broker.durations import MILLISECOND, SECOND
 from pyspark_nsq.broker.engine import Engine, EngineOptions, SyncJob
 from pyspark_nsq.broker.engine import Event as EngineEvent
 from pyspark_nsq.broker.files import Files
-from pyspark_nsq.broker.http import HttpServer, Router
+from pyspark_nsq.broker.http import Gate, HttpServer, Router
 from pyspark_nsq.broker.http_messages import Request, Response
 from pyspark_nsq.broker.limits import raise_file_limit
 from pyspark_nsq.broker.listener import bind, local_port, local_text
@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
 # Topics that keep their files open, two each; never more than a quarter of what the process may have.
 _OPEN_LOGS_MAX: Final = 2048
+# For HTTP, nsqlookupds, auth servers, and files that are open for a moment.
+_FILES_KEPT_FREE: Final = 256
 # Clients that wait for the start are answered first.
 _WARM_UP_AFTER_S = 0.2
 
@@ -70,7 +72,9 @@ class Nsqd:
             options.max_req_timeout_ns // MILLISECOND,
         )
         self.tls_context = _tls_context(options)
-        self.engine = Engine(_engine_options(options, self.log), Files(), self.started_at)
+        files_max = raise_file_limit()
+        open_logs_max = max(1, min(_OPEN_LOGS_MAX, files_max // 8))
+        self.engine = Engine(_engine_options(options, open_logs_max, self.log), Files(), self.started_at)
         self._bind(options)
         self._loop = get_hub().loop
         self._timers = Timers()
@@ -80,7 +84,14 @@ class Nsqd:
             self.engine, self.now, self._loop.run_callback, self._start_sync, self._on_events, self._timer.set
         )
         self._connections = Connections(
-            self, self.turn, self._timers, self._loop, self.now, self._ask_auth, self._timer.set
+            self,
+            self.turn,
+            self._timers,
+            self._loop,
+            self.now,
+            self._ask_auth,
+            self._timer.set,
+            files_max - 2 * open_logs_max - min(_FILES_KEPT_FREE, files_max // 4),
         )
         self._syncing: Any = None
         self._lookup: LookupPeers | None = None
@@ -106,11 +117,20 @@ class Nsqd:
             broadcast_http_port=broadcast_http_port,
         )
         router = Router(NsqdApi(self).routes())
-        plain_gate = self._refuse_plain if self.options.tls_required == TlsRequired.YES else None
         self._http = [
-            HttpServer(listener, router, self.log, name=name, tls=tls, gate=None if tls else plain_gate)
+            HttpServer(listener, router, self.log, name=name, tls=tls, gate=self._gate(tls is not None))
             for name, listener, tls in listeners
         ]
+
+    def _gate(self, tls: bool) -> Gate | None:
+        """What asks first, for every request."""
+        if not tls and self.options.tls_required == TlsRequired.YES:
+            return self._refuse_plain
+        if not self.options.http_require_auth:
+            return None
+        from pyspark_nsq.broker.http_auth import HttpAuth
+
+        return HttpAuth(self._authorize, self.now, tls=tls).gate
 
     def _refuse_plain(self, _: Request) -> Response:
         body = f'{{"message": "TLS_REQUIRED", "https_port": {self._https_port}}}'
@@ -325,7 +345,7 @@ def _tls_context(options: NsqdOptions) -> Any:
     )
 
 
-def _engine_options(options: NsqdOptions, log: Logger) -> EngineOptions:
+def _engine_options(options: NsqdOptions, open_logs_max: int, log: Logger) -> EngineOptions:
     return EngineOptions(
         data_path=options.data_path or ".",
         node_id=options.node_id,
@@ -335,7 +355,7 @@ def _engine_options(options: NsqdOptions, log: Logger) -> EngineOptions:
         sync_every=options.sync_every,
         sync_timeout_ns=options.sync_timeout_ns,
         max_msg_timeout_ns=options.max_msg_timeout_ns,
-        open_logs_max=max(1, min(_OPEN_LOGS_MAX, raise_file_limit() // 8)),
+        open_logs_max=open_logs_max,
         e2e_percentiles=options.e2e_processing_latency_percentiles,
         e2e_window_ns=options.e2e_processing_latency_window_time_ns,
         log=lambda level, text: getattr(log, level)("%s", text),

@@ -139,6 +139,12 @@ class NsqdOptions:
     auth_http_request_method: str = flag(
         "auth-http-request-method", STRING, "get", "HTTP method to use for auth server requests (get or post)"
     )
+    http_require_auth: bool = flag(
+        "http-require-auth",
+        BOOL,
+        False,
+        "demand a secret with each HTTP request, in an Authorization header (needs --auth-http-address)",
+    )
     http_client_connect_timeout_ns: int = flag(
         "http-client-connect-timeout", DURATION, 2 * SECOND, "timeout for HTTP connect"
     )
@@ -289,15 +295,20 @@ class NsqdOptions:
         for name in ("sync_timeout_ns", "statsd_interval_ns"):
             if getattr(self, name) <= 0:
                 return f"--{name.removesuffix('_ns').replace('_', '-')} must be positive"
+        for percentile in self.e2e_processing_latency_percentiles:
+            if not 0 < percentile <= 1:
+                return f"invalid E2E processing latency percentile: {percentile}"
+        return self._security_problem()
+
+    def _security_problem(self) -> str | None:
         if self.auth_http_request_method not in ("get", "post"):
             return f"--auth-http-request-method must be get or post, not {quoted(self.auth_http_request_method)}"
+        if self.http_require_auth and not self.auth_http_addresses:
+            return "--http-require-auth needs --auth-http-address: who else could know the secrets"
         if bool(self.tls_cert) != bool(self.tls_key):
             return "--tls-cert and --tls-key must be given together"
         if self.tls_demanded != TlsRequired.NO and not self.tls_cert:
             return "cannot require TLS client connections without TLS key and cert"
-        for percentile in self.e2e_processing_latency_percentiles:
-            if not 0 < percentile <= 1:
-                return f"invalid E2E processing latency percentile: {percentile}"
         return None
 
     @property

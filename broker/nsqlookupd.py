@@ -19,7 +19,9 @@ from pyspark_nsq.broker.lookupd_session import LookupdSession
 from pyspark_nsq.broker.version import NSQ_VERSION, version_text
 
 _MAGIC_TIMEOUT_S = 10.0  # nsqd sends it with the connection's first packet
-_UNIDENTIFIED_TIMEOUT_S = 60.0  # between two signs of life of who has not said who it is
+# Between two commands of who has not said who it is. A registered nsqd may stay silent: /lookup leaves it out after
+# --inactive-producer-timeout, and the system's keep-alive notices when its host is gone.
+_UNIDENTIFIED_TIMEOUT_S = 60.0
 _WRITE_TIMEOUT_S = 10.0
 _RECV_BYTES = 16 * 1024
 
@@ -67,25 +69,22 @@ class Nsqlookupd:
     def _serve(self, connection: socket.socket, peer: str) -> None:
         self.log.info("TCP: new client(%s)", peer)
         session = LookupdSession(peer, self._registry, lambda: self._identity, self.log)
+        deadline = time.monotonic() + _MAGIC_TIMEOUT_S
         try:
             while not session.closing:
-                connection.settimeout(_patience_s(session))
+                connection.settimeout(None if session.peer is not None else max(0.001, deadline - time.monotonic()))
                 data = connection.recv(_RECV_BYTES)
+                was_greeted = session.greeted
                 replies = session.receive(data, self._now_ns()) if data else session.receive_eof(self._now_ns())
                 if replies:
                     connection.settimeout(_WRITE_TIMEOUT_S)
                     connection.sendall(replies)
+                # A byte now and then is no sign of life: only what is answered is.
+                if replies or session.greeted != was_greeted:
+                    deadline = time.monotonic() + _UNIDENTIFIED_TIMEOUT_S
         finally:
             self.log.info("PROTOCOL(V1): [%s] exiting ioloop", peer)
             session.end()
-
-
-def _patience_s(session: LookupdSession) -> float | None:
-    """How long to wait for a sign of life. A registered nsqd may stay silent: /lookup leaves it out after
-    --inactive-producer-timeout, and the system's keep-alive notices when its host is gone."""
-    if session.peer is not None:
-        return None
-    return _UNIDENTIFIED_TIMEOUT_S if session.greeted else _MAGIC_TIMEOUT_S
 
 
 def _bind(address: str) -> socket.socket:

@@ -10,9 +10,13 @@ from __future__ import annotations
 
 import struct
 import zlib
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pyspark_nsq.broker.message_id import HEX3, HEX3_INDEX, ID_BYTES, PREFIX_BYTES, id_number
+
+if TYPE_CHECKING:
+    # Imported when there is something to pack: numpy takes longer than all the rest of a broker's start.
+    from pyspark_nsq.broker.packing import Packed
 
 FRAME_OVERHEAD: Final = 34  # a frame's bytes besides the body
 ATTEMPTS_AT: Final = 16  # offsets within a frame
@@ -27,6 +31,9 @@ SEGMENT_BYTES_MAX: Final = 256 * 1024
 OPEN_MESSAGES_MAX: Final = 512
 OPEN_BYTES_MAX: Final = 128 * 1024
 """Small publishes are gathered in one segment up to here, as long as nobody has read it."""
+
+PACKED_FRAME_BYTES_MAX: Final = 1024
+"""Of larger frames the head is too small a part to be worth the work."""
 
 RECORD_MAGIC: Final = b"\xa7NSQ"
 RECORD_HEADER: Final = struct.Struct(">4sIIHHQQ")
@@ -56,21 +63,23 @@ class _SizePrefixes(dict[int, bytes]):
 _size_prefixes: Final = _SizePrefixes()
 
 
-def build_frames(bodies: list[bytes], lengths: list[int], prefix: bytes, first: int, now: int) -> bytes:
-    """The frames of new messages (attempts = 1) with the ids prefix + first, first + 1, ..."""
-    count = len(bodies)
-    tails = HEX3[first : first + count]
-    if lengths.count(lengths[0]) == count:
-        head = _FRAME_HEAD.pack(lengths[0] + FRAME_OVERHEAD - 4, _FRAME_TYPE_MESSAGE, now, 1) + prefix
+def build_frames(bodies: list[bytes], lengths: list[int], prefix: bytes, first: int, now: int) -> tuple[bytes, int]:
+    """The frames of new messages (attempts = 1) with the ids prefix + first, first + 1, ...; and the size of each, 0
+    where they differ."""
+    count, length = len(bodies), lengths[0]
+    if count == 1 or lengths.count(length) == count:
+        head = _FRAME_HEAD.pack(length + FRAME_OVERHEAD - 4, _FRAME_TYPE_MESSAGE, now, 1) + prefix
+        if count == 1:
+            return b"".join((head, HEX3[first], bodies[0])), length + FRAME_OVERHEAD
         pieces = [head] * (3 * count)
-        pieces[1::3] = tails
+        pieces[1::3] = HEX3[first : first + count]
         pieces[2::3] = bodies
-        return b"".join(pieces)
+        return b"".join(pieces), length + FRAME_OVERHEAD
     pieces = [_HEAD_TAIL.pack(_FRAME_TYPE_MESSAGE, now, 1) + prefix] * (4 * count)
     pieces[0::4] = map(_size_prefixes.__getitem__, lengths)
-    pieces[2::4] = tails
+    pieces[2::4] = HEX3[first : first + count]
     pieces[3::4] = bodies
-    return b"".join(pieces)
+    return b"".join(pieces), 0
 
 
 def build_frame(timestamp: int, attempts: int, message_id: bytes, body: bytes) -> bytes:
@@ -86,6 +95,7 @@ class Segment:
         "__weakref__",
         "_frames",
         "_offsets",
+        "_packed",
         "_parts",
         "base",
         "count",
@@ -94,30 +104,48 @@ class Segment:
         "frame_size",
         "key",
         "nbytes",
+        "packable",
         "prefix",
         "readers",
         "sealed",
         "timestamp",
     )
 
-    def __init__(self, base: int, count: int, frames: bytes, frame_size: int, due: int = 0) -> None:
+    def __init__(
+        self,
+        base: int,
+        count: int,
+        frames: bytes,
+        frame_size: int,
+        due: int = 0,
+        facts: tuple[bytes, int, int] | None = None,
+    ) -> None:
+        """`facts` are prefix, first and timestamp where they are known; the first frame says them as well."""
         self.base = base
         self.count = count
         self.due = due  # not to be delivered before; 0: at once
         self.frame_size = frame_size  # of every frame; 0: they differ
         self.nbytes = len(frames)
         self.readers = 0  # channels whose cursor has not passed it
-        self.sealed = False  # somebody has read it: nothing may be added
-        self.timestamp = int.from_bytes(frames[TIMESTAMP_AT:ATTEMPTS_AT], "big")  # of all messages; 0: they differ
+        self.sealed = due > 0  # nothing may be added, since somebody has read it or it is of a kind of its own
         self._frames: bytes | None = frames
         self._parts: list[bytes] | None = None
+        self._packed: Packed | None = None
         self._offsets: list[int] | None = None
+        self.packable = facts is not None  # all messages are new: what frames say besides the bodies is known
+        if facts is not None:
+            self.prefix, self.first, self.timestamp = facts
+            self.key = self.prefix
+            return
+        self.timestamp = int.from_bytes(frames[TIMESTAMP_AT:ATTEMPTS_AT], "big")  # of all messages; 0: they differ
         message_id = frames[ID_AT : ID_AT + ID_BYTES]
         self.prefix = message_id[:PREFIX_BYTES]
         first = HEX3_INDEX.get(message_id[PREFIX_BYTES:], -1)
         # Messages of other origin may have any 16 bytes as id: such a segment holds one and is found by all of them.
         self.key = self.prefix if first >= 0 else message_id
         self.first = max(first, 0)
+        if first < 0:
+            self.sealed = True
 
     @property
     def end(self) -> int:
@@ -125,37 +153,52 @@ class Segment:
 
     @property
     def frames(self) -> bytes:
-        """All frames; gathers the parts."""
+        """All frames; gathers the parts, or unpacks."""
         frames = self._frames
         if frames is None:
-            assert self._parts is not None
-            frames = self._frames = b"".join(self._parts)
-            self._parts = None
+            if self._parts is not None:
+                frames = b"".join(self._parts)
+                self._parts = None
+            else:
+                assert self._packed is not None
+                from pyspark_nsq.broker.packing import unpack
+
+                frames = unpack(self._packed, self.count, self.first)
+                self._packed = None
+            self._frames = frames
         return frames
+
+    def pack(self) -> None:
+        """Keep it as small as it can be at little cost: nobody is about to read it, and nothing is added any more."""
+        self.sealed = True
+        if self.packable and self._packed is None and 0 < self.frame_size <= PACKED_FRAME_BYTES_MAX:
+            from pyspark_nsq.broker.packing import pack
+
+            self._packed = pack(self.frames, self.count, one_timestamp=self.timestamp > 0)
+            self._frames = None
 
     def absorb(self, other: Segment) -> bool:
         """Take in the messages that follow directly, if this keeps a segment's promises and nobody reads it yet."""
+        count, nbytes = self.count, self.nbytes + other.nbytes
         if (
             self.sealed
-            or self.count + other.count > OPEN_MESSAGES_MAX
-            or self.nbytes + other.nbytes > OPEN_BYTES_MAX
+            or other.sealed
+            or count + other.count > OPEN_MESSAGES_MAX
+            or nbytes > OPEN_BYTES_MAX
             or self.prefix != other.prefix
-            or self.first + self.count != other.first
-            or self.base + self.count != other.base
-            or self.due
-            or other.due
+            or self.first + count != other.first
+            or self.base + count != other.base
             or self.readers != other.readers
-            or len(self.key) == ID_BYTES
-            or len(other.key) == ID_BYTES
+            or self.packable != other.packable
         ):
             return False
         if self._parts is None:
             assert self._frames is not None
             self._parts = [self._frames]
             self._frames = None
-        self._parts.append(other.frames)
-        self.count += other.count
-        self.nbytes += other.nbytes
+        self._parts.append(other._frames or other.frames)
+        self.count = count + other.count
+        self.nbytes = nbytes
         if self.frame_size != other.frame_size:
             self.frame_size = 0
         if self.timestamp != other.timestamp:
@@ -172,6 +215,7 @@ class Segment:
         self._frames = frames
         self.nbytes = len(frames)
         self.timestamp = 0
+        self.packable = False
         self._offsets = None
 
     def offset(self, index: int) -> int:
@@ -246,11 +290,8 @@ def new_segment(
     bodies: list[bytes], lengths: list[int], base: int, prefix: bytes, first: int, now: int, due: int
 ) -> Segment:
     """A segment of new messages."""
-    frames = build_frames(bodies, lengths, prefix, first, now)
-    count = len(bodies)
-    size = lengths[0] + FRAME_OVERHEAD
-    uniform = count == 1 or (size * count == len(frames) and lengths.count(lengths[0]) == count)
-    return Segment(base, count, frames, size if uniform else 0, due)
+    frames, frame_size = build_frames(bodies, lengths, prefix, first, now)
+    return Segment(base, len(bodies), frames, frame_size, due, (prefix, first, now))
 
 
 def record_header(segment: Segment, salt: int) -> bytes:
@@ -260,7 +301,7 @@ def record_header(segment: Segment, salt: int) -> bytes:
     """
     flags = FLAG_UNIFORM if segment.frame_size else 0
     checked = _CHECKED.pack(segment.nbytes, segment.count, flags, segment.base, segment.due)
-    return RECORD_MAGIC + _SIZE.pack(zlib.crc32(segment.frames, zlib.crc32(checked, salt))) + checked
+    return b"".join((RECORD_MAGIC, _SIZE.pack(zlib.crc32(segment.frames, zlib.crc32(checked, salt))), checked))
 
 
 class Record(NamedTuple):

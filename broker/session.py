@@ -107,6 +107,7 @@ class Session:
         self.owner: Any = None
         self.deadline_moved = False
         self._host = host
+        self._engine = host.engine
         self._log = host.log
         self._now = now
         self._greeting: bytes | None = b""
@@ -366,11 +367,11 @@ class Session:
     def _do_publish(self, command: parser.Publish) -> None:
         if self.auth.enabled:
             self._check_auth(command.word.decode(), command.topic)
-        engine = self._host.engine
-        topic = engine.topics.get(command.topic) or engine.topic(command.topic, self._now)
-        ticket = topic.publish(command.bodies, self._now, command.defer_ms * _NS_PER_MS)
-        self.output.say_ok_if(ticket, topic, command.word, command.command_count)
-        self.pub_counts[command.topic] = self.pub_counts.get(command.topic, 0) + len(command.bodies)
+        word, name, bodies, command_count, defer_ms = command
+        topic = self._engine.topics.get(name) or self._engine.topic(name, self._now)
+        ticket = topic.publish(bodies, self._now, defer_ms * _NS_PER_MS)
+        self.output.say_ok_if(ticket, topic, word, command_count)
+        self.pub_counts[name] = self.pub_counts.get(name, 0) + len(bodies)
 
     def _do_subscribe(self, command: parser.Subscribe) -> None:
         _check_state(b"SUB", self.state)
@@ -380,7 +381,7 @@ class Session:
             self._check_auth("SUB", command.topic, command.channel)
         if self._host.exiting:
             raise FatalError("E_SUB_FAILED", "SUB failed exiting")
-        channel = self._host.engine.topic(command.topic, self._now).channel(command.channel, self._now)
+        channel = self._engine.topic(command.topic, self._now).channel(command.channel, self._now)
         limit = self._host.options.max_channel_consumers
         if 0 < limit <= len(channel.consumers):
             name = f"{command.topic}:{command.channel}"

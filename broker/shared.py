@@ -67,6 +67,7 @@ class Shared:
         self.drop_topic: Callable[[str, int], object] = lambda _name, _now: None
         self._timers: list[tuple[int, int, Channel]] = []
         self._timer_count = 0
+        self.next_timer = NEVER
 
     def warn(self, text: str) -> None:
         self.options.log("warning", text)
@@ -75,14 +76,12 @@ class Shared:
         """Call `channel.on_time` at `deadline`."""
         self._timer_count += 1
         heapq.heappush(self._timers, (deadline, self._timer_count, channel))
+        self.next_timer = self._timers[0][0]
 
     def due(self, now: int) -> list[Channel]:
         """Take the channels whose deadline has come."""
         channels = []
         while self._timers and self._timers[0][0] <= now:
             channels.append(heapq.heappop(self._timers)[2])
+        self.next_timer = self._timers[0][0] if self._timers else NEVER
         return channels
-
-    @property
-    def next_timer(self) -> int:
-        return self._timers[0][0] if self._timers else NEVER

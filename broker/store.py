@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from typing import Final
 from weakref import WeakValueDictionary
 
 from pyspark_nsq.broker.log import Log
 from pyspark_nsq.broker.segment import Segment
+
+_WARM_SEGMENTS: Final = 64
+"""Segments behind the newest stay ready to send; those that wait longer are packed."""
 
 
 class Store:
@@ -32,8 +36,15 @@ class Store:
             self._tail[segment.base] = segment
             self._order.append(segment.base)
             self._last = segment
+            self._pack_waiting()
         if self.log is not None and self.resident > self._messages_max:
             self._evict()
+
+    def _pack_waiting(self) -> None:
+        if len(self._order) > _WARM_SEGMENTS:
+            waiting = self._tail.get(self._order[-_WARM_SEGMENTS - 1])
+            if waiting is not None:
+                waiting.pack()
 
     def seal(self) -> None:
         """The set of readers changes: what is in memory takes nothing in any more."""

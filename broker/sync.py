@@ -89,8 +89,8 @@ class Syncs:
         waiting += [entry for entry in self._waiting if entry[0] in job.topics]
         self._waiting = [entry for entry in self._waiting if entry[0] not in job.topics]
         for _topic, batch in waiting:
-            batch.ticket.error = job.error
-            batch.ticket.done = True
+            batch.error = job.error
+            batch.done = True
         for topic in job.topics:
             if topic.keeper is not None and not topic.deleted:
                 topic.keeper.sync_failed(job.error)

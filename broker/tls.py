@@ -29,7 +29,8 @@ def server_context(cert: str, key: str, root_ca: str, policy: str, min_version: 
         context.set_ciphers("DEFAULT:@SECLEVEL=0")
     context.minimum_version = ssl.TLSVersion(min_version)
     try:
-        context.load_cert_chain(cert, key)
+        # Without a password OpenSSL would ask for one on the terminal.
+        context.load_cert_chain(cert, key, "")
         if root_ca:
             context.load_verify_locations(root_ca)
     except OSError as error:

@@ -79,11 +79,13 @@ class Topic:
         (then nothing of this turn's batch is delivered).
         """
         batch = self._batch
+        due = now + defer_ns if defer_ns > 0 else 0
         if batch is None:
-            batch = self._batch = Batch()
+            batch = self._batch = Batch(bodies, due)
             self._shared.published.append(self)
-        batch.add(bodies, now + defer_ns if defer_ns > 0 else 0)
-        return batch.ticket
+        else:
+            batch.add(bodies, due)
+        return batch
 
     def write(self, now: int) -> Batch | None:
         """Build what was published and append it to the log; None when that failed."""
@@ -98,25 +100,26 @@ class Topic:
                 keeper.append(batch.segments)
             except OSError as error:
                 keeper.failed(error)
-                batch.ticket.error = error
-                batch.ticket.done = True
+                batch.error = error
+                batch.done = True
                 return None
             batch.checkpoint = keeper.log.checkpoint
-        self._end = batch.segments[-1].end
+        self._end += batch.messages
         self.message_count += batch.messages
         self.message_bytes += batch.nbytes
         return batch
 
     def release(self, batch: Batch, now: int) -> None:
         """Show what was written to the channels, or hold it back."""
-        batch.ticket.done = True
+        batch.done = True
         if self.deleted:
             return
         if self.keeper is not None:
             self.keeper.checkpoint = batch.checkpoint
             self._shared.changed[self] = None
+        flowing = self._flowing
         for segment in batch.segments:
-            if not self._flowing:
+            if not flowing:
                 self._hold(segment)
             elif segment.due > now:
                 self._hand_out_deferred(segment)
@@ -128,14 +131,14 @@ class Topic:
         return self.started and not self.paused and bool(self.channels)
 
     def _hand_out(self, segment: Segment) -> None:
-        channels = self.channels.values()
-        first, stop = segment.base, segment.end
         if self._bounded:
             self._hand_out_bounded(segment)
             return
-        segment.readers = len(channels)
+        first = segment.base
+        stop = first + segment.count
+        segment.readers = len(self.channels)
         self.store.append(segment)
-        for channel in channels:
+        for channel in self.channels.values():
             channel.add(first, stop)
 
     def _hand_out_bounded(self, segment: Segment) -> None:

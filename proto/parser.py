@@ -10,16 +10,20 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from pyspark_nsq.proto.frames import MESSAGE_ID_SIZE
-from pyspark_nsq.proto.names import decode_name, quote
+from pyspark_nsq.proto.names import NAME_LENGTH_MAX, decode_name, quote
 
 # A line with its line feed; nsqd reads commands through a buffer of this size.
 LINE_SIZE_MAX: Final = 16 * 1024
 
 _SIZE = Struct(">i")
+_MPUB_OF_ONE = Struct(">iii")  # the sizes of body and message, and between them how many messages there are
 # From so many bodies on, all of one size, taking them in one step is quicker; and more are not worth a layout's memory.
 _UNIFORM_COUNT_MIN = 8
 _UNIFORM_COUNT_MAX = 2048
 _NS_PER_MS = 1_000_000
+# A publisher repeats its line: looking it up is quicker than reading it. So many different ones are kept.
+_LINES_KEPT = 16
+_KEPT_LINE_SIZE_MAX = len(b"MPUB \r\n") + NAME_LENGTH_MAX
 
 
 class Limits(NamedTuple):
@@ -121,8 +125,9 @@ class _IncompleteError(Exception):
 
 
 # A handler gets the buffer, the line's words, where the line starts and where what follows it does. It gives the
-# command, and where the next one starts.
+# command, and where the next one starts. A publisher is the same with the topic that the words name.
 _Handler = Callable[[bytes, list[bytes], int, int], tuple[Command, int]]
+_Publisher = Callable[[bytes, str, int, int], tuple[Command, int]]
 
 
 class CommandParser:
@@ -135,9 +140,12 @@ class CommandParser:
     def __init__(self, limits: Limits) -> None:
         self.pending: Pending | None = None
         self._limits = limits
+        # Of the only message of an MPUB; before it stand its size and the number 1. A body has 9 bytes at least.
+        self._only_size_max = min(limits.msg_size_max, limits.body_size_max - 8) if limits.body_size_max > 8 else 0
         self._chunks: list[bytes] = []
         self._buffered_size = 0
         self._needed_size = 0
+        self._known_lines: dict[bytes, tuple[_Publisher, str]] = {}
         self._handlers: dict[bytes, _Handler] = {
             b"PUB": self._pub,
             b"MPUB": self._mpub,
@@ -155,13 +163,15 @@ class CommandParser:
 
     def feed(self, data: bytes) -> list[Command]:
         """The commands that ``data`` completes."""
-        self._chunks.append(data)
-        self._buffered_size += len(data)
-        # A large body that comes in small pieces is joined once, when it is whole.
-        if self._buffered_size < self._needed_size:
-            return []
-        buffer = data if len(self._chunks) == 1 else b"".join(self._chunks)
-        self.discard()
+        buffer = data
+        if self._chunks:
+            self._chunks.append(data)
+            self._buffered_size += len(data)
+            # A large body that comes in small pieces is joined once, when it is whole.
+            if self._buffered_size < self._needed_size:
+                return []
+            buffer = b"".join(self._chunks)
+            self.discard()
         commands, consumed = self._parse(buffer)
         if consumed < len(buffer):
             self._chunks.append(buffer[consumed:])
@@ -198,6 +208,16 @@ class CommandParser:
         start = 0
         while (line_feed := buffer.find(b"\n", start, start + LINE_SIZE_MAX)) >= 0:
             end = line_feed + 1
+            known = self._known_lines.get(buffer[start:end])
+            if known is not None:
+                publisher, topic = known
+                try:
+                    command, start = publisher(buffer, topic, start, end)
+                except (_IncompleteError, _MalformedError):
+                    pass  # to be told with the words
+                else:
+                    commands.append(command)
+                    continue
             words = buffer[start : line_feed - buffer.startswith(b"\r", line_feed - 1, line_feed)].split(b" ")
             try:
                 handler = self._handlers.get(words[0])
@@ -221,8 +241,14 @@ class CommandParser:
 
     def _pub(self, buffer: bytes, words: list[bytes], start: int, body: int) -> tuple[Command, int]:
         topic = _topic("PUB", words, 2)
+        self._keep_line(buffer[start:body], self._pub_to, topic)
+        return self._pub_to(buffer, topic, start, body)
+
+    def _pub_to(self, buffer: bytes, topic: str, start: int, body: int) -> tuple[Command, int]:
         end = self._message_end("PUB", buffer, body)
         bodies = [buffer[body + _SIZE.size : end]]
+        if end == len(buffer):
+            return Publish(b"PUB", topic, bodies, 1, 0), end
         line = buffer[start:body]
         while buffer.startswith(line, end):
             body = end + len(line) + _SIZE.size
@@ -235,6 +261,12 @@ class CommandParser:
             bodies.append(buffer[body:end])
         return Publish(b"PUB", topic, bodies, len(bodies), 0), end
 
+    def _keep_line(self, line: bytes, publisher: _Publisher, topic: str) -> None:
+        if len(line) <= _KEPT_LINE_SIZE_MAX:
+            if len(self._known_lines) >= _LINES_KEPT:
+                self._known_lines.clear()
+            self._known_lines[line] = (publisher, topic)
+
     def _dpub(self, buffer: bytes, words: list[bytes], _start: int, body: int) -> tuple[Command, int]:
         topic = _topic("DPUB", words, 3)
         defer_ms = _number(words[2], "DPUB could not parse timeout")
@@ -245,26 +277,47 @@ class CommandParser:
         end = self._message_end("DPUB", buffer, body)
         return Publish(b"DPUB", topic, [buffer[body + _SIZE.size : end]], 1, defer_ns // _NS_PER_MS), end
 
-    def _mpub(self, buffer: bytes, words: list[bytes], _start: int, body: int) -> tuple[Command, int]:
+    def _mpub(self, buffer: bytes, words: list[bytes], start: int, body: int) -> tuple[Command, int]:
         topic = _topic("MPUB", words, 2, "E_BAD_TOPIC ")
-        end = _body_end(buffer, body)
-        size = end - body - _SIZE.size
-        if size <= 0:
-            raise _MalformedError("E_BAD_BODY", f"MPUB invalid body size {size}")
-        if size > self._limits.body_size_max:
-            raise _MalformedError("E_BAD_BODY", f"MPUB body too big {size} > {self._limits.body_size_max}")
-        _check_whole(buffer, end)
-        bodies = _split_mpub(buffer, body + _SIZE.size, end, self._limits)
+        self._keep_line(buffer[start:body], self._mpub_to, topic)
+        return self._mpub_to(buffer, topic, start, body)
+
+    def _mpub_to(self, buffer: bytes, topic: str, _start: int, body: int) -> tuple[Command, int]:
+        bodies, end = self._only_message(buffer, body)
+        if not bodies:
+            end = _body_end(buffer, body)
+            size = end - body - _SIZE.size
+            if size <= 0:
+                raise _MalformedError("E_BAD_BODY", f"MPUB invalid body size {size}")
+            if size > self._limits.body_size_max:
+                raise _MalformedError("E_BAD_BODY", f"MPUB body too big {size} > {self._limits.body_size_max}")
+            _check_whole(buffer, end)
+            bodies = _split_mpub(buffer, body + _SIZE.size, end, self._limits)
         return Publish(b"MPUB", topic, bodies, 1, 0), end
 
+    def _only_message(self, buffer: bytes, body: int) -> tuple[list[bytes], int]:
+        """The message of an MPUB that has but one, and its end. Nothing where it has more, is wrong, or not whole."""
+        start = body + _MPUB_OF_ONE.size
+        if start < len(buffer):
+            size, count, message_size = _MPUB_OF_ONE.unpack_from(buffer, body)
+            end = start + message_size
+            fits = 0 < message_size <= self._only_size_max and end <= len(buffer)
+            if fits and count == 1 and size == message_size + 8:
+                return [buffer[start:end]], end
+        return [], body
+
     def _message_end(self, word: str, buffer: bytes, body: int) -> int:
-        end = _body_end(buffer, body)
-        size = end - body - _SIZE.size
+        start = body + _SIZE.size
+        if start > len(buffer):
+            raise _IncompleteError(start)
+        (size,) = _SIZE.unpack_from(buffer, body)
         if size <= 0:
             raise _MalformedError("E_BAD_MESSAGE", f"{word} invalid message body size {size}")
         if size > self._limits.msg_size_max:
             raise _MalformedError("E_BAD_MESSAGE", f"{word} message too big {size} > {self._limits.msg_size_max}")
-        _check_whole(buffer, end)
+        end = start + int(size)
+        if end > len(buffer):
+            raise _IncompleteError(end)
         return end
 
     def _identify(self, buffer: bytes, _words: list[bytes], _start: int, body: int) -> tuple[Command, int]:

@@ -219,26 +219,30 @@ class Counters(_message.Message):
     def __init__(self, received: _Optional[int] = ..., emitted: _Optional[int] = ..., finished: _Optional[int] = ..., touched: _Optional[int] = ..., requeued: _Optional[int] = ..., timed_out: _Optional[int] = ..., redelivered: _Optional[int] = ..., dropped: _Optional[int] = ..., dead_lettered: _Optional[int] = ..., failed_connections: _Optional[int] = ...) -> None: ...
 
 class ReadRequest(_message.Message):
-    __slots__ = ("first", "end", "columns")
+    __slots__ = ("first", "end", "columns", "memory_domain")
     FIRST_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
     COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_DOMAIN_FIELD_NUMBER: _ClassVar[int]
     first: int
     end: int
     columns: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, first: _Optional[int] = ..., end: _Optional[int] = ..., columns: _Optional[_Iterable[str]] = ...) -> None: ...
+    memory_domain: str
+    def __init__(self, first: _Optional[int] = ..., end: _Optional[int] = ..., columns: _Optional[_Iterable[str]] = ..., memory_domain: _Optional[str] = ...) -> None: ...
 
 class Rows(_message.Message):
-    __slots__ = ("topic", "nsqd", "message_count", "columns")
+    __slots__ = ("topic", "nsqd", "message_count", "columns", "memory")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     NSQD_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_COUNT_FIELD_NUMBER: _ClassVar[int]
     COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_FIELD_NUMBER: _ClassVar[int]
     topic: str
     nsqd: str
     message_count: int
     columns: bytes
-    def __init__(self, topic: _Optional[str] = ..., nsqd: _Optional[str] = ..., message_count: _Optional[int] = ..., columns: _Optional[bytes] = ...) -> None: ...
+    memory: str
+    def __init__(self, topic: _Optional[str] = ..., nsqd: _Optional[str] = ..., message_count: _Optional[int] = ..., columns: _Optional[bytes] = ..., memory: _Optional[str] = ...) -> None: ...
 
 class SourceMessages(_message.Message):
     __slots__ = ("source", "ids")

@@ -1,5 +1,7 @@
 import copy
+import zlib
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from simulation.memory_files import MemoryFiles
@@ -7,13 +9,14 @@ from simulation.memory_files import MemoryFiles
 from pyspark_nsq.broker.journal import ChannelState, Journal, TopicState
 
 seqs = st.integers(0, 20)
+ranges = st.tuples(seqs, seqs).map(lambda pair: (min(pair), max(pair)))
 
 
 @st.composite
 def updates(draw: st.DrawFn) -> TopicState:
     channels = {
         name: ChannelState(
-            [(draw(seqs), draw(seqs))],
+            [draw(ranges)],
             [[draw(seqs), 1, 2]],
             [[seq, 1, 0, draw(st.integers(1, 9))] for seq in draw(st.sets(seqs, max_size=4))],
             draw(st.lists(seqs, max_size=4)),
@@ -23,7 +26,7 @@ def updates(draw: st.DrawFn) -> TopicState:
     }
     checkpoint = (draw(seqs), draw(seqs), draw(seqs), draw(seqs))
     gone = draw(st.lists(st.sampled_from("abc"), max_size=1))
-    return TopicState(checkpoint, [(draw(seqs), draw(seqs))], channels, gone)
+    return TopicState(checkpoint, [draw(ranges)], channels, gone)
 
 
 def opened(files: MemoryFiles) -> tuple[Journal, list[str]]:
@@ -104,3 +107,28 @@ def test_it_asks_to_be_rewritten_when_it_has_grown() -> None:
         journal.append(state)
     journal.rewrite(state)
     assert not journal.bloated
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"{}",
+        b"[]",
+        b'{"log":[0,0,1],"held":[]}',
+        b'{"log":[0,0,1,-1],"held":[]}',
+        b'{"log":[0,0,1,0],"held":[[5,3]]}',
+        b'{"log":[0,0,1,0],"held":[],"channels":{"c":[[],[[1,2]],[],[],true]}}',
+        b'{"log":[0,0,1,0],"held":[],"channels":[]}',
+        b'{"log":[0,0,1,0],"held":[],"imported":{"a":[true]}}',
+        b"[" * 2000,
+    ],
+)
+def test_a_line_of_another_shape_ends_the_reading(text: bytes) -> None:
+    """The checksum is right: somebody else has written it."""
+    files = MemoryFiles()
+    journal, _ = opened(files)
+    journal.append(TopicState(checkpoint=(0, 0, 1, 0)))
+    files.append_file("data/state", b"%08x %b\n" % (zlib.crc32(text), text))
+    loaded = opened(files)
+    assert loaded[0].load() == TopicState(checkpoint=(0, 0, 1, 0))
+    assert "the state ends early" in loaded[1][0]

@@ -91,3 +91,20 @@ def test_the_soft_limit_of_files_is_raised_to_the_hard_one() -> None:
         assert resource.getrlimit(resource.RLIMIT_NOFILE) == (before[1], before[1])
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_a_torn_state_can_be_read_on_a_full_disk() -> None:
+    broker = Broker()
+    channel = broker.channel("t", "c")
+    broker.publish("t", b"x")
+    broker.wait(2 * SECOND)
+    assert channel.depth == 1
+    broker.files.kill()
+    state = broker.files.entries["data/t.log/state"].data
+    whole = bytes(state)
+    state += b"0badbeef {"
+    broker.files.capacity = 0
+    broker.open()
+    assert bytes(broker.files.entries["data/t.log/state"].data) == whole
+    channel = broker.engine.topics["t"].channels["c"]
+    assert bodies(broker.get(channel, broker.consumer(channel))) == [b"x"]

@@ -153,3 +153,4 @@ def test_metrics(api: Api) -> None:
         "nsqlookupd_producers_active 2",
         'nsqlookupd_topic_producers{topic="t"} 1',
     } <= set(lines)
+    assert any(line.startswith("process_resident_memory_bytes ") for line in lines)

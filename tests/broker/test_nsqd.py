@@ -187,7 +187,7 @@ def test_options_are_shown_and_two_can_change(start: Callable[..., Daemon]):
 
 
 def test_metrics(start: Callable[..., Daemon]):
-    daemon = start()
+    daemon = start("--e2e-processing-latency-percentile=0.5")
     daemon.ask("/topic/create?topic=t", "POST")
     daemon.ask("/channel/create?topic=t&channel=c", "POST")
     daemon.ask("/pub?topic=t", "POST", b"x")
@@ -198,6 +198,11 @@ def test_metrics(start: Callable[..., Daemon]):
         "nsqd_healthy 1",
     ):
         assert f"\n{line}\n" in f"\n{page}"
+    families = set(re.findall(r"^# TYPE (\S+)", page, re.MULTILINE))
+    per_channel = "depth in_flight deferred requeues_total timeouts_total clients messages_total"
+    assert families > {f"nsqd_channel_{name}" for name in per_channel.split()}
+    assert families > {"nsqd_topics", "nsqd_channels", "nsqd_clients", "nsqd_topic_log_bytes"}
+    assert families > {"nsqd_e2e_latency_seconds", "process_resident_memory_bytes", "process_cpu_seconds_total"}
 
 
 def test_stops_in_order_whoever_is_connected(start: Callable[..., Daemon]):

@@ -298,6 +298,21 @@ def test_runs_come_as_one_value() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    "line", [b"PUB %b\n", b"MPUB %b\n", b"PUB %b\r\n", b"PUB %b and more\n", b"PUB %b " + b"x" * 99 + b"\n"]
+)
+def test_lines_seen_before_mean_what_they_meant(line: bytes) -> None:
+    """Also when there are more topics than the parser remembers."""
+    parser, bodies = CommandParser(LIMITS), [b"a", b"bcd"]
+    stream = [line % b"topic%d" % (number % 40) for number in range(100)]
+    for number, command in enumerate(stream):
+        body = bodies[number % 2]
+        payload = body if command.startswith(b"PUB") else b"\0\0\0\1" + len(body).to_bytes(4, "big") + body
+        word = command.split(b" ")[0]
+        expected = [Publish(word, f"topic{number % 40}", [body], 1, 0)]
+        assert parser.feed(command + len(payload).to_bytes(4, "big") + payload) == expected
+
+
 def test_a_line_may_be_as_long_as_nsqds_buffer() -> None:
     longest = b"NOP " + b"x" * (LINE_SIZE_MAX - 5) + b"\n"
     assert CommandParser(LIMITS).feed(longest) == [Nop()]
