@@ -63,6 +63,9 @@ def make_server(threads_max: int, interceptors: Iterable[Any] = ()) -> grpc.Serv
             ("grpc.max_send_message_length", -1),
             # Two processes on one port would share its calls.
             ("grpc.so_reuseport", 0),
+            # Who connects and says nothing, or asks nothing, does not stay.
+            ("grpc.server_handshake_timeout_ms", 10_000),
+            ("grpc.max_connection_idle_ms", 300_000),
         ],
     )
 

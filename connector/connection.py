@@ -23,6 +23,9 @@ Ids = bytes | memoryview
 # more than the RDY it had), and one that crashes may forget some more.
 RECENT_FINS_MAX: Final = 10_000
 
+# From so many FINs at once on the messages that nsqd sends for them are worth being sent together.
+_MANY_FINS: Final = 32
+
 
 class Source(NamedTuple):
     """A topic on an nsqd."""
@@ -74,6 +77,7 @@ class Connection:
         self._replies: deque[bytes | None] = deque([None])
         self._recent_fins: deque[bytes] = deque()
         self._recent_fin_count = 0
+        self._unsent_fins = 0
         self._output.append(commands.sub(source.topic, channel))
 
     def receive(self, data: Bytes) -> Events:
@@ -127,6 +131,10 @@ class Connection:
     def take_output(self) -> list[bytes]:
         """The bytes to send, in order."""
         output, self._output = self._output, []
+        if self._unsent_fins >= _MANY_FINS and self.rdy:
+            # With each FIN nsqd would send one message more: now it sends all of them together at the end.
+            output = [commands.rdy(0), *output, commands.rdy(self.rdy)]
+        self._unsent_fins = 0
         return output
 
     @property
@@ -154,6 +162,7 @@ class Connection:
         self.in_flight -= len(ids) // MESSAGE_ID_SIZE
         self._recent_fins.append(bytes(ids))
         self._recent_fin_count += len(ids) // MESSAGE_ID_SIZE
+        self._unsent_fins += len(ids) // MESSAGE_ID_SIZE
         while self._recent_fin_count - len(self._recent_fins[0]) // MESSAGE_ID_SIZE > RECENT_FINS_MAX:
             self._recent_fin_count -= len(self._recent_fins.popleft()) // MESSAGE_ID_SIZE
 

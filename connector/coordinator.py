@@ -41,8 +41,10 @@ _REPORT_INTERVAL_S: Final = 0.5
 _LOOK_S: Final = 1.5
 # A frame of one message must fit; the receiver's memory is bounded by this too.
 _FRAME_SIZE_MAX: Final = 2**30
-# How many tasks a batch has at least that only starts receivers on executors.
-_STARTERS: Final = 32
+# A batch that only starts receivers has so many tasks for each one that a batch with rows would have, and so many at
+# least: Spark spreads them over executors, and hosts that get none have their turn with the first rows they read.
+_STARTERS_FACTOR: Final = 2
+_STARTERS_MIN: Final = 4
 
 
 class RefusalError(NsqError):
@@ -236,11 +238,11 @@ class Coordinator:
         return RangePartition(place, self._token, part.first, part.end)
 
     def _starters(self) -> list[InputPartition]:
-        """Tasks without rows, more than there are hosts, as far as it is known: they start receivers."""
+        """Tasks without rows, which start receivers."""
         way = self._crew.way
         if way is None or way.starting is None:
             return []
-        count = max(_STARTERS, self._options.num_partitions)
+        count = max(_STARTERS_MIN, _STARTERS_FACTOR * self._options.num_partitions)
         return [StartPartition(number, way) for number in range(count)]
 
     def _lose(self, part: LaneRange) -> None:

@@ -180,7 +180,7 @@ def fetch_stats(
 ) -> TopicStats | None:
     """What an nsqd holds of a topic and its channel; None where it does not have the topic."""
     path = f"/stats?format=json&include_mem=false&topic={quote(topic, safe='')}&channel={quote(channel, safe='')}"
-    answer = fetch_json(address, path, timeout_s, security)
+    answer = fetch_json(address, path, timeout_s, security, with_secret=True)
     try:
         found = next((entry for entry in answer["topics"] or [] if entry["topic_name"] == topic), None)
         return None if found is None else _topic_stats(found, channel)
@@ -191,7 +191,7 @@ def fetch_stats(
 def fetch_all_stats(address: HttpAddress, channel: str, timeout_s: float, security: Security) -> dict[str, TopicStats]:
     """What an nsqd holds of each of its topics and their channel of this name."""
     path = f"/stats?format=json&include_mem=false&channel={quote(channel, safe='')}"
-    answer = fetch_json(address, path, timeout_s, security)
+    answer = fetch_json(address, path, timeout_s, security, with_secret=True)
     try:
         return {entry["topic_name"]: _topic_stats(entry, channel) for entry in answer["topics"] or []}
     except (LookupError, TypeError, ValueError, AttributeError) as error:

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 _THREADS_MAX: Final = 256
 _SERVER_GRACE_S: Final = 0.5
 # What a socket's path can be long at most, with some room.
-_SOCKET_PATH_MAX: Final = 100
+_SOCKET_PATH_MAX: Final = 104
 _RETRY_S: Final = 0.2
 # Others' folders are left alone for so long, whoever may be about to use them.
 _STALE_S: Final = 60.0
@@ -39,7 +39,7 @@ class HostedReceiver:
         self._starting = way.starting
         self._folder = folder
         self._stopping = threading.Event()
-        path = folder / f"{secrets.token_hex(8)}.sock"
+        path = folder / f"{secrets.token_hex(4)}.sock"
         self._socket = str(path) if len(str(path)) <= _SOCKET_PATH_MAX else ""
         self._service = HostService(way.token, self._socket)
 

@@ -1,16 +1,22 @@
 """Questions over HTTP whose answers are JSON, asked of several at once, every answer bounded in time and size."""
 
 import http.client
+import io
 import json
 import queue
+import socket
 import threading
 import time
+from base64 import b64encode
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark_nsq.connector.errors import DiscoveryError, OptionError
-from pyspark_nsq.connector.security import tls_context
+from pyspark_nsq.connector.security import auth_secret, tls_context
 from pyspark_nsq.connector.settings import HttpAddress, Security
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer as Buffer
 
 # A cluster of 1,000 nsqds with 100 topics each answers /nodes with about 10 MB.
 ANSWER_SIZE_MAX: Final = 64 * 2**20
@@ -20,19 +26,29 @@ _HEADERS: Final = {"Accept": "application/vnd.nsq; version=1.0", "Connection": "
 Question = tuple[HttpAddress, str]
 
 
-def fetch_json(address: HttpAddress, path: str, timeout_s: float, security: Security) -> Any:
-    """The answer to a GET, None where there is no such thing (404); ``DiscoveryError`` for any failure."""
-    deadline = time.monotonic() + timeout_s
+def fetch_json(
+    address: HttpAddress, path: str, timeout_s: float, security: Security, *, with_secret: bool = False
+) -> Any:
+    """The answer to a GET, None where there is no such thing (404); ``DiscoveryError`` for any failure.
+
+    ``with_secret`` shows the secret for AUTH: to nsqds, which may demand it.
+    """
+    sock = None
     try:
+        headers = _HEADERS | _authorization(security) if with_secret else _HEADERS
         connection = _connection(address, timeout_s, security)
-        try:
-            connection.request("GET", path, headers=_HEADERS)
-            response = connection.getresponse()
-            content = _read(response, deadline)
-        finally:
-            connection.close()
+        deadline = time.monotonic() + timeout_s
+        connection.connect()
+        sock = connection.sock
+        connection.sock = _PatientSocket(sock, deadline)
+        connection.request("GET", path, headers=headers)
+        response = connection.getresponse()
+        content = _read(response)
     except (OSError, http.client.HTTPException, OptionError, UnicodeError) as error:
         raise DiscoveryError(address, f"GET {path} failed: {str(error) or type(error).__name__}") from error
+    finally:
+        if sock:
+            sock.close()
     if response.status == http.HTTPStatus.NOT_FOUND:
         return None
     if response.status != http.HTTPStatus.OK:
@@ -43,6 +59,12 @@ def fetch_json(address: HttpAddress, path: str, timeout_s: float, security: Secu
         raise DiscoveryError(address, f"the answer to GET {path} is not JSON: {content[:60]!r}") from error
 
 
+def _authorization(security: Security) -> dict[str, str]:
+    """The secret as the password of nobody, which holds any bytes."""
+    secret = auth_secret(security)
+    return {"Authorization": f"Basic {b64encode(b':' + secret).decode()}"} if secret else {}
+
+
 def _connection(address: HttpAddress, timeout_s: float, security: Security) -> http.client.HTTPConnection:
     host, port = address.address
     if address.tls:
@@ -50,15 +72,54 @@ def _connection(address: HttpAddress, timeout_s: float, security: Security) -> h
     return http.client.HTTPConnection(host, port, timeout=timeout_s)
 
 
-def _read(response: http.client.HTTPResponse, deadline: float) -> bytes:
+class _PatientSocket:
+    """A socket until a deadline: its own time-out would start anew with each byte that a slow peer sends."""
+
+    def __init__(self, sock: socket.socket, deadline: float) -> None:
+        self._socket = sock
+        self._deadline = deadline
+
+    def sendall(self, data: bytes) -> None:
+        self._socket.settimeout(self._left())
+        self._socket.sendall(data)
+
+    def recv_into(self, buffer: "Buffer") -> int:
+        try:
+            self._socket.settimeout(self._left())
+            return self._socket.recv_into(buffer)
+        except TimeoutError:
+            raise TimeoutError("the answer takes too long") from None
+
+    def _left(self) -> float:
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        return left
+
+    def makefile(self, _mode: str) -> io.BufferedReader:
+        return io.BufferedReader(_SocketReader(self))
+
+    def close(self) -> None:
+        """The file is still to be read: whoever opened the socket closes it."""
+
+
+class _SocketReader(io.RawIOBase):
+    def __init__(self, sock: _PatientSocket) -> None:
+        self._socket = sock
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: "Buffer") -> int:
+        return self._socket.recv_into(buffer)
+
+
+def _read(response: http.client.HTTPResponse) -> bytes:
     content = bytearray()
     while piece := response.read1(_PIECE_SIZE):
         content += piece
         if len(content) > ANSWER_SIZE_MAX:
             raise OSError(f"the answer is larger than {ANSWER_SIZE_MAX} bytes")
-        # A socket's time-out starts anew with each byte, this one does not.
-        if time.monotonic() > deadline:
-            raise TimeoutError("the answer takes too long")
     return bytes(content)
 
 

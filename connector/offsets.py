@@ -14,6 +14,7 @@ VERSION: Final = 1
 _POSITION_BITS: Final = 53
 _INCARNATION_SHIFT: Final = 40
 INCARNATION_MAX: Final = 2 ** (_POSITION_BITS - _INCARNATION_SHIFT) - 1
+POSITION_MAX: Final = 2**_POSITION_BITS - 1
 
 
 class OffsetError(ValueError):
@@ -66,7 +67,7 @@ def _is_count(value: object) -> TypeGuard[int]:
 
 
 def _is_position(value: object) -> bool:
-    return _is_count(value) and value < 1 << _POSITION_BITS
+    return _is_count(value) and value <= POSITION_MAX
 
 
 def _shown(fields: object) -> str:

@@ -1,6 +1,6 @@
 """Which connection may have how many messages in flight, from moment to moment, and how many connections it takes."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Final
 
 from pyspark_nsq.connector.connection import Connection
@@ -20,7 +20,7 @@ _TURN_S: Final = 2.0
 def plan_ready(sources: Collection[SourceState], in_flight_max: int, is_paused: bool, now: float) -> None:
     """Give every connection its RDY; together they never allow more than ``in_flight_max``."""
     for state in sources:
-        note_use(state, now)
+        note_use(state, state.connections, now)
     staying = [state for state in sources if state.usable and not state.leaving]
     states = sorted(staying, key=lambda state: state.turn_ended_at)
     windows = share_budget([now < state.busy_until for state in states], 0 if is_paused else in_flight_max)
@@ -33,9 +33,9 @@ def plan_ready(sources: Collection[SourceState], in_flight_max: int, is_paused: 
     _set_ready(targets, in_flight_max - charged, now)
 
 
-def note_use(state: SourceState, now: float) -> None:
-    """A source of which a connection has used half of its window is busy for a while."""
-    if any(connection.rdy and connection.in_flight * 2 >= connection.rdy for connection in state.connections):
+def note_use(state: SourceState, connections: Iterable[Connection], now: float) -> None:
+    """A source of which one of these connections has used half of its window is busy for a while."""
+    if any(connection.rdy and connection.in_flight * 2 >= connection.rdy for connection in connections):
         state.busy_until = now + _BUSY_S
 
 

@@ -162,7 +162,7 @@ class ReceiverCore:
         if state.shared:
             messages = self._without_suspects(state, connection, messages, now)
         self._accept(state, connection, messages, now)
-        note_use(state, now)
+        note_use(state, (connection,), now)
         if not self._paused and self._size >= self._limits.bytes_max:
             # At once: the next read may bring as much again.
             self._plan(now)

@@ -1,6 +1,7 @@
 """The receiver's gRPC side: hands the coordinator's commands to the loop, and messages to Spark's tasks."""
 
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from typing import Final
@@ -11,20 +12,26 @@ import pyarrow as pa
 from pyspark_nsq.connector.channels import Guard, listen, make_server
 from pyspark_nsq.connector.connection import Source
 from pyspark_nsq.connector.lanes import FinishedError
+from pyspark_nsq.connector.offsets import POSITION_MAX
 from pyspark_nsq.connector.receiver_core import ReceiverCore
 from pyspark_nsq.connector.receiver_loop import ReceiverLoop
 from pyspark_nsq.connector.receiver_tls import ReceiverTls
+from pyspark_nsq.connector.shared_memory import memory_domain, offered
 from pyspark_nsq.connector.source_state import SourceState
 from pyspark_nsq.connector.wire import from_source, to_source
 from pyspark_nsq.proto import receiver_pb2 as pb
 from pyspark_nsq.proto import receiver_pb2_grpc
+from pyspark_nsq.proto.columns import MESSAGE_SCHEMA
 
 # Messages are put together to pieces of about so many bytes, or so many messages: each costs Spark a record batch.
 _PIECE_BYTES: Final = 2 * 1024 * 1024
 _PIECE_MESSAGES: Final = 20_000
 # Counters of many sources cost something each time; positions do not.
 _SOURCES_INTERVAL_S: Final = 0.5
+_STATUS_PAUSE_S: Final = 0.02
 _THREADS_MAX: Final = 256
+# A task has so long to open the memory that it was told of.
+_OPEN_S: Final = 60.0
 
 
 class StatusBoard:
@@ -109,6 +116,8 @@ class ReceiverService(receiver_pb2_grpc.ReceiverServicer):
             if newer != version:
                 version = newer
                 yield status
+                # What comes one by one is told at once, what comes quickly is told together.
+                time.sleep(_STATUS_PAUSE_S)
 
     def _take(self, commands: Iterable[pb.Command]) -> None:
         try:
@@ -136,6 +145,8 @@ class ReceiverService(receiver_pb2_grpc.ReceiverServicer):
     def Read(  # noqa: N802 (the contract's name)
         self, request: pb.ReadRequest, context: grpc.ServicerContext
     ) -> Iterator[pb.Rows]:
+        if problem := _problem(request):
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, problem)
         if request.first < self._core.lane.first_position:
             self._loop.call(lambda _now: self._count_lost(request))
             context.abort(grpc.StatusCode.NOT_FOUND, "the receiver that held these messages has died")
@@ -145,7 +156,10 @@ class ReceiverService(receiver_pb2_grpc.ReceiverServicer):
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
         except ValueError as error:
             context.abort(grpc.StatusCode.OUT_OF_RANGE, str(error))
-        return _rows(parts, list(request.columns))
+        columns = list(request.columns)
+        if columns and request.memory_domain and request.memory_domain == memory_domain():
+            return _rows_in_memory(parts, columns, context)
+        return _rows(parts, columns)
 
     def Settle(  # noqa: N802 (the contract's name)
         self, request: pb.Verdicts, _context: grpc.ServicerContext
@@ -179,6 +193,37 @@ class ReceiverService(receiver_pb2_grpc.ReceiverServicer):
 
     def _count_lost(self, request: pb.ReadRequest) -> None:
         self._core.count_lost(request.first, request.end)
+
+
+def _problem(request: pb.ReadRequest) -> str:
+    """Why no coordinator can have given out this range, or no task have asked for it so."""
+    if not request.first <= request.end <= POSITION_MAX:
+        return f"positions {request.first} to {request.end} are no range"
+    if unknown := set(request.columns) - set(MESSAGE_SCHEMA.names):
+        return f"messages have no columns {sorted(unknown)}, but {MESSAGE_SCHEMA.names}"
+    return ""
+
+
+def _rows_in_memory(
+    parts: list[tuple[Source, pa.RecordBatch]], columns: list[str], context: grpc.ServicerContext
+) -> Iterator[pb.Rows]:
+    ended = threading.Event()
+    if not context.add_callback(ended.set):
+        return
+    with offered() as path:
+        with pa.OSFile(path, "wb") as file, pa.ipc.new_stream(file, _sent_schema(columns)) as stream:
+            pieces = []
+            for source, messages in _joined(parts):
+                stream.write_batch(messages.select(columns))
+                pieces.append(
+                    pb.Rows(topic=source.topic, nsqd=str(source.nsqd), message_count=len(messages), memory=path)
+                )
+        yield from pieces
+        ended.wait(_OPEN_S)
+
+
+def _sent_schema(columns: list[str]) -> pa.Schema:
+    return pa.schema([MESSAGE_SCHEMA.field(name) for name in columns])
 
 
 def _rows(parts: list[tuple[Source, pa.RecordBatch]], columns: list[str]) -> Iterator[pb.Rows]:

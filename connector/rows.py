@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StringType, StructType
@@ -81,23 +81,34 @@ def read_range(partition: RangePartition, schema: StructType, invalid_utf8: Inva
     arrow_schema = to_arrow_schema(schema, timezone="UTC")
     while pieces:
         # Popped, so that each piece is let go when Spark has it.
-        yield row_batch(pieces.popleft(), columns, schema, arrow_schema, invalid_utf8)
+        yield row_batch(pieces.popleft(), schema, arrow_schema, invalid_utf8)
 
 
-def fetch(partition: RangePartition, columns: Sequence[str]) -> "deque[pb.Rows]":
+class Piece(NamedTuple):
+    """Messages of one topic from one nsqd; None where no column of theirs was asked for."""
+
+    rows: "pb.Rows"
+    messages: "pa.RecordBatch | None"
+
+
+def fetch(partition: RangePartition, columns: Sequence[str]) -> deque[Piece]:
     """All of the range before the first row goes out: a receiver that dies on the way must not leave half of it."""
     import grpc
 
+    from pyspark_nsq.connector.shared_memory import memory_domain
     from pyspark_nsq.proto import receiver_pb2 as pb
 
-    request = pb.ReadRequest(first=partition.first, end=partition.end, columns=columns)
+    request = pb.ReadRequest(first=partition.first, end=partition.end, columns=columns, memory_domain=memory_domain())
     deadline = time.monotonic() + _UNREACHABLE_S
     targets = itertools.cycle(partition.place.targets)
     while True:
         try:
             stub = _stub(next(targets), partition.place.way)
-            pieces = deque(stub.Read(request, metadata=[(_TOKEN_KEY, partition.token)]))
-            break
+            return _pieces(stub.Read(request, metadata=[(_TOKEN_KEY, partition.token)]), partition, columns)
+        except OSError as error:
+            # Memory that cannot be looked into: then it has to be sent.
+            log.debug("%r: %s", partition, error)
+            request.memory_domain = ""
         except grpc.RpcError as error:
             # Its successor says so, with the query's token, or the coordinator: that the first is dead is certain.
             if error.code() == grpc.StatusCode.NOT_FOUND or _is_lost(partition):
@@ -106,10 +117,31 @@ def fetch(partition: RangePartition, columns: Sequence[str]) -> "deque[pb.Rows]"
             if not _may_pass(error, partition) or time.monotonic() > deadline:
                 raise _read_error(partition, error) from error
             time.sleep(_RETRY_S)
-    count = sum(piece.message_count for piece in pieces)
-    if count != partition.end - partition.first:
-        raise ReadError(f"{partition!r} has {partition.end - partition.first} messages, but {count} came")
-    return pieces
+
+
+def _pieces(call: Any, partition: RangePartition, columns: Sequence[str]) -> deque[Piece]:
+    """All that comes in a call."""
+    from pyspark_nsq.connector.shared_memory import opened
+
+    wanted = partition.end - partition.first
+    rows = []
+    count = 0
+    for each in call:
+        rows.append(each)
+        count += each.message_count
+        if each.memory and count == wanted:
+            # The call ends when we do.
+            break
+    if count != wanted:
+        raise ReadError(f"{partition!r} has {wanted} messages, but {count} came")
+    if rows and rows[0].memory:
+        try:
+            messages = opened(rows[0].memory)
+        finally:
+            call.cancel()
+    else:
+        messages = [received_messages(each, columns) for each in rows]
+    return deque(Piece(each, batch) for each, batch in zip(rows, messages, strict=True))
 
 
 def _is_lost(partition: RangePartition) -> bool:
@@ -155,23 +187,32 @@ def _stub(target: str, way: Way | None) -> Any:
     return _stubs[key]
 
 
-def row_batch(
-    piece: "pb.Rows", columns: Sequence[str], schema: StructType, arrow_schema: "pa.Schema", invalid_utf8: InvalidUtf8
-) -> "pa.RecordBatch":
+def received_messages(rows: "pb.Rows", columns: Sequence[str]) -> "pa.RecordBatch | None":
+    """What was sent along."""
     import pyarrow as pa
 
     from pyspark_nsq.proto.columns import MESSAGE_SCHEMA
 
-    messages: Any = None
-    if columns:
-        sent = pa.schema([MESSAGE_SCHEMA.field(name) for name in columns])
-        messages = pa.ipc.read_record_batch(pa.py_buffer(piece.columns), sent)
+    if not columns:
+        return None
+    return pa.ipc.read_record_batch(
+        pa.py_buffer(rows.columns), pa.schema([MESSAGE_SCHEMA.field(name) for name in columns])
+    )
+
+
+def row_batch(
+    piece: Piece, schema: StructType, arrow_schema: "pa.Schema", invalid_utf8: InvalidUtf8
+) -> "pa.RecordBatch":
+    import pyarrow as pa
+
+    rows = piece.rows
+    messages: Any = piece.messages
     arrays = []
     for field in schema.fields:
         if field.name == "topic":
-            arrays.append(pa.repeat(piece.topic, piece.message_count))
+            arrays.append(pa.repeat(rows.topic, rows.message_count))
         elif field.name == "nsqd":
-            arrays.append(pa.repeat(piece.nsqd, piece.message_count))
+            arrays.append(pa.repeat(rows.nsqd, rows.message_count))
         elif field.name == "body" and isinstance(field.dataType, StringType):
             arrays.append(_text(messages, invalid_utf8))
         else:

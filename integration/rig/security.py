@@ -33,13 +33,13 @@ class Certificates:
 
 
 class AuthServer:
-    """Allows everything to whoever knows the secret. Use it in ``with``."""
+    """Allows everything with these topics to whoever knows the secret. Use it in ``with``."""
 
-    def __init__(self, secret: str) -> None:
+    def __init__(self, secret: str, topic: str = ".*") -> None:
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 is_known = parse_qs(urlsplit(self.path).query).get("secret") == [secret]
-                grants = [{"topic": ".*", "channels": [".*"], "permissions": ["subscribe", "publish"]}]
+                grants = [{"topic": topic, "channels": [".*"], "permissions": ["subscribe", "publish"]}]
                 answer = {"ttl": 3600, "identity": "test", "identity_url": "", "authorizations": grants}
                 content = json.dumps(answer if is_known else {}).encode()
                 self.send_response(200 if is_known else 403)

@@ -20,7 +20,7 @@ def main(checkpoint: Path, row_count: int) -> None:
     rows.explain(extended=True)
     writer = rows.writeStream.format("memory").queryName("rows").option("checkpointLocation", str(checkpoint))
     query = writer.start()
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while spark.table("rows").count() < row_count and time.monotonic() < deadline and not query.exception():
         time.sleep(0.1)
     query.explain(extended=True)

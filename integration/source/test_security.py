@@ -134,6 +134,7 @@ def test_a_sample_is_about_as_large_as_asked_for(start_reading: StartReading, ns
     assert 776 < len(reading.rows) < 1224
 
 
+@pytest.mark.timeout(280)
 def test_secrets_are_nowhere_to_be_seen(
     start_nsqd: StartNsqd, auth_server: AuthServer, topic: str, tmp_path: Path
 ) -> None:
@@ -146,7 +147,7 @@ def test_secrets_are_nowhere_to_be_seen(
         input=json.dumps(options),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
     )
     assert ran.returncode == 0, ran.stdout[-2000:] + ran.stderr[-4000:]
     shown = ran.stdout + ran.stderr

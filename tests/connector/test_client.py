@@ -267,3 +267,9 @@ def test_nobody_listens() -> None:
 def test_the_name_is_unknown() -> None:
     with pytest.raises(ConnectError, match=r"nsqd nowhere\.invalid:4150: cannot be reached"):
         connect(Address("nowhere.invalid", 4150), ConnectionSettings(), 10)
+
+
+@pytest.mark.parametrize("host", ["a..b", "a" * 64, "\udc80"])
+def test_a_host_that_no_name_server_can_be_asked_for(host: str) -> None:
+    with pytest.raises(ConnectError, match="cannot be reached"):
+        connect(Address(host, 4150), ConnectionSettings())

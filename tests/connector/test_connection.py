@@ -34,6 +34,7 @@ STREAM = (
 @pytest.mark.parametrize("size", [1, 3, 1000, len(STREAM)])
 def test_bytes_mean_the_same_however_they_are_cut(size: int) -> None:
     one = connection()
+    one.set_rdy(5, 0.0, 1.0)
     ids, sizes, failed = [], [], []
     for start in range(0, len(STREAM), size):
         events = one.receive(STREAM[start : start + size])
@@ -44,7 +45,7 @@ def test_bytes_mean_the_same_however_they_are_cut(size: int) -> None:
     assert [(each.word, each.message_id) for each in failed] == [(b"FIN", IDS[0])]
     assert one.subscribed
     assert one.in_flight == 5
-    assert output(one) == b"SUB topic channel\nNOP\n"
+    assert output(one) == b"SUB topic channel\nRDY 5\nNOP\n"
 
 
 @pytest.mark.parametrize(
@@ -92,3 +93,34 @@ def test_a_dead_letter_is_confirmed_in_the_order_of_publishing() -> None:
     one.publish("dead", IDS[1], b"b")
     assert one.receive(encode_frame(RESPONSE, OK)).published == [IDS[0]]
     assert one.receive(encode_frame(RESPONSE, OK)).published == [IDS[1]]
+
+
+def test_more_messages_than_were_ever_allowed_end_the_connection() -> None:
+    """Up to twice as many come where nsqd counts anew, as when a channel is emptied."""
+    one = connection()
+    messages = [encode_message(1, 1, b"%016d" % number, b"body") for number in range(21)]
+    with pytest.raises(WireError, match="1 messages are in flight, RDY never allowed more than 0"):
+        one.receive(messages[0])
+    one = connection()
+    one.set_rdy(10, 0.0, 1.0)
+    one.set_rdy(0, 1.0, 1.0)
+    assert len(one.receive(b"".join(messages[:20])).messages) == 20
+    with pytest.raises(WireError, match="21 messages are in flight, RDY never allowed more than 10"):
+        one.receive(messages[20])
+
+
+def test_what_nsqd_sends_for_many_fins_it_sends_together() -> None:
+    one = connection()
+    one.set_rdy(40, 0.0, 1.0)
+    ids = [b"%016d" % number for number in range(40)]
+    one.receive(encode_frame(RESPONSE, OK) + b"".join(encode_message(1, 1, message_id, b"x") for message_id in ids))
+    output(one)
+    one.finish(ids[0])
+    assert output(one) == b"FIN %b\n" % ids[0]
+    one.finish(b"".join(ids[1:]))
+    fins = b"".join(b"FIN %b\n" % message_id for message_id in ids[1:])
+    assert output(one) == b"RDY 0\n" + fins + b"RDY 40\n"
+    # Where nothing more shall come, it stays so.
+    one.set_rdy(0, 1.0, 1.0)
+    one.finish(b"".join(ids[1:]))
+    assert output(one) == b"RDY 0\n" + fins

@@ -167,6 +167,8 @@ def test_names_are_escaped(start_lookupd: StartLookupd) -> None:
         {"producers": [producer(tcp_port=True)]},
         {"producers": [producer(host="")]},
         {"producers": [producer(host="a b")]},
+        {"producers": [producer(host="a..b")]},
+        {"producers": [producer(host="a" * 64)]},
         {"producers": [producer(http_port=-1)]},
     ],
     ids=lambda answer: repr(answer)[:40],
@@ -193,12 +195,12 @@ def test_an_answer_without_end_is_cut_off(start_lookupd: StartLookupd, monkeypat
         fetch_json(start_lookupd({"/x": endless}).address, "/x", 10, Security())
 
 
-def test_an_answer_that_drips_is_given_up(start_lookupd: StartLookupd) -> None:
+@pytest.mark.parametrize("part", ["head", "body"])
+def test_an_answer_that_drips_is_given_up(start_lookupd: StartLookupd, part: str) -> None:
     stop = threading.Event()
 
     def drip(handler: BaseHTTPRequestHandler) -> None:
-        handler.send_response(200)
-        handler.end_headers()
+        handler.wfile.write(b"HTTP/1.0 200 OK\r\n" + (b"\r\n" if part == "body" else b"X: "))
         try:
             while not stop.wait(0.02):
                 handler.wfile.write(b" ")

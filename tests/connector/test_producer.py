@@ -1,15 +1,18 @@
 """Publishing over real sockets, to nsqds that follow a script."""
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 import pytest
 from scripted_nsqd import Peer, ScriptedNsqd
 
-from pyspark_nsq.connector.options import SinkOptions, parse_sink_options
-from pyspark_nsq.connector.producer import Producer, Shared
+from pyspark_nsq.connector.discovery import Nsqd
+from pyspark_nsq.connector.options import DiscoveryOptions, SinkOptions, parse_sink_options
+from pyspark_nsq.connector.producer import NodeFinder, Producer, Shared
 from pyspark_nsq.connector.publishing import PublishError, Request
+from pyspark_nsq.connector.settings import Address
 from pyspark_nsq.proto import commands
 from pyspark_nsq.proto.compression import SnappyCompressor
 from pyspark_nsq.proto.frames import ERROR, RESPONSE, encode_frame
@@ -254,3 +257,33 @@ def test_nobody_is_there_for_long(start_peer: StartPeer, shared: Shared) -> None
     with pytest.raises(PublishError, match="tried 3 times .option retries.*" + str(peer.address)):
         publish(options(peer, retries="2"), shared, request())
     assert peer.connection_count == 3
+
+
+class GrowingDirectory:
+    """Knows one nsqd more each time that it is asked."""
+
+    reached = True
+
+    def __init__(self, _: DiscoveryOptions) -> None:
+        self._asked = 0
+
+    def nodes(self) -> frozenset[Nsqd]:
+        self._asked += 1
+        return frozenset(Nsqd(Address("h", 1 + number), None) for number in range(self._asked))
+
+
+@pytest.mark.parametrize(("interval", "is_due"), [("1h", False), ("100ms", True)])
+def test_nsqds_are_looked_up_again_when_it_is_time_or_when_none_is_left(
+    monkeypatch: pytest.MonkeyPatch, interval: str, is_due: bool
+) -> None:
+    monkeypatch.setattr("pyspark_nsq.connector.producer.Directory", GrowingDirectory)
+    chosen = parse_sink_options({"topic": "t", "lookupdHttpAddresses": "h:1", "lookupdPollInterval": interval})
+    finder = NodeFinder(chosen.discovery, chosen.retry)
+    assert len(finder.nodes()) == 1
+    deadline = time.monotonic() + 10
+    while is_due and len(finder.nodes()) == 1:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    known = len(finder.nodes())
+    assert known > 1 if is_due else known == 1
+    assert len(finder.nodes(again=True)) > known

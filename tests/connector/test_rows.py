@@ -17,7 +17,7 @@ from pyspark.sql.types import (
 )
 
 from pyspark_nsq.connector.errors import OptionError
-from pyspark_nsq.connector.rows import Place, BodyError, RangePartition, row_batch
+from pyspark_nsq.connector.rows import BodyError, Piece, Place, RangePartition, ReadError, _pieces, received_messages, row_batch
 from pyspark_nsq.connector.schema import DEFAULT_SCHEMA, check_schema
 from pyspark_nsq.proto import receiver_pb2 as pb
 from pyspark_nsq.proto.columns import decode_frames
@@ -56,7 +56,9 @@ def rows(
     struct = struct_of(schema)
     columns = [name for name in COLUMNS if name in struct.names]
     sent = piece(columns, *bodies, message_id=message_id)
-    batch = row_batch(sent, columns, struct, to_arrow_schema(struct, timezone="UTC"), invalid_utf8)  # type: ignore[arg-type]
+    batch = row_batch(
+        Piece(sent, received_messages(sent, columns)), struct, to_arrow_schema(struct, timezone="UTC"), invalid_utf8
+    )  # type: ignore[arg-type]
     batch.validate(full=True)
     # Spark refuses a schema that differs in anything.
     assert batch.schema == to_arrow_schema(struct, timezone="UTC")
@@ -100,7 +102,9 @@ def test_many_ids_share_memory() -> None:
         message_count=count, columns=decode_frames(frames, 2**20).messages.select(["id"]).serialize().to_pybytes()
     )
     struct = struct_of("id STRING")
-    batch = row_batch(sent, ["id"], struct, to_arrow_schema(struct, timezone="UTC"), "fail")
+    batch = row_batch(
+        Piece(sent, received_messages(sent, ["id"])), struct, to_arrow_schema(struct, timezone="UTC"), "fail"
+    )
     assert batch.column("id").to_pylist() == [f"{number:016d}" for number in np.arange(count)]
 
 
@@ -124,3 +128,9 @@ def test_the_default_schema_is_accepted() -> None:
 
 def test_a_partition_does_not_show_its_token() -> None:
     assert "secret" not in repr(RangePartition(Place("127.0.0.1:1"), "secret", 0, 5))
+
+
+def test_a_range_of_which_a_part_is_missing_yields_nothing() -> None:
+    partition = RangePartition(Place("127.0.0.1:1"), "token", 0, 3)
+    with pytest.raises(ReadError, match="has 3 messages, but 2 came"):
+        _pieces(iter([piece([], b"a", b"b")]), partition, [])

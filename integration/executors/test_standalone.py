@@ -1,0 +1,207 @@
+"""Receivers on a standalone cluster of two hosts: who dies, and what becomes of processes, files and messages."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from rig.books import Books
+from rig.cluster import Cluster, Driver, Query, executors, receivers, wait_nothing_left
+from rig.daemons import Nsqd, wait_until
+
+COUNT = 1000
+TOKEN = re.compile(r"[0-9a-f]{64}")
+
+
+@pytest.fixture
+def books(nsqds: list[Nsqd], topic: str) -> Books:
+    return Books(nsqds, topic)
+
+
+def start(driver: Driver, books: Books, **options: Any) -> Query:
+    return driver.start(books.topic, **books.options, receivers="executors", maxInFlight=20_000, **options)
+
+
+def two_receivers(cluster: Cluster) -> list[psutil.Process]:
+    """One on each host, at work."""
+
+    def look() -> list[psutil.Process]:
+        found = [receivers(worker.temporary) for worker in cluster.workers.values()]
+        return [each for host in found for each in host] if all(len(host) == 1 for host in found) else []
+
+    found: list[psutil.Process] = wait_until(look, "a receiver on each host")
+    return found
+
+
+def feed_until(books: Books, query: Query, look: Callable[[], Any], what: str) -> Any:
+    """A host without a receiver gets one when tasks run there, for which there has to be something to read."""
+
+    def fed() -> Any:
+        query.wait_for(books.publish(20))
+        return look()
+
+    return wait_until(fed, what)
+
+
+def hang_with(books: Books, query: Query) -> int:
+    """Have a batch that does not end; how many messages the receivers hold."""
+    query.gate.touch()
+    books.publish(COUNT)
+    books.wait_in_flight(COUNT * len(books.nsqds))
+    return COUNT * len(books.nsqds)
+
+
+def test_each_host_receives_under_tls_and_tells_no_token(
+    driver: Driver, cluster: Cluster, books: Books, tls: dict[str, str]
+) -> None:
+    books.publish(COUNT)
+    query = start(driver, books, **tls)
+    bodies = query.wait_for(books.published)
+    feed_until(books, query, lambda: two_receivers(cluster), "two receivers")
+    # Both sources are read, by both receivers.
+    wait_until(lambda: len(query.state()["report"]["ends"]) == 2, "two lanes")
+    feed_until(books, query, lambda: all(count(query)), "messages of both receivers")
+    query.wait_for(books.published)
+    books.wait_settled()
+    bodies = query.bodies()
+    shown = "\n".join(" ".join([*each.cmdline(), *each.environ().values()]) for each in receivers(cluster.folder))
+    query.stop()
+    assert bodies == books.published
+    files = [*query.checkpoint.rglob("*"), *cluster.folder.rglob("*"), driver.log]
+    shown += "\n".join(path.read_text(errors="replace") for path in files if path.is_file() and path.suffix != ".jar")
+    assert "SparkListenerApplicationStart" in shown
+    assert not TOKEN.search(shown)
+    wait_nothing_left(cluster.folder)
+    assert [nsqd.connections() for nsqd in books.nsqds] == [0] * len(books.nsqds)
+
+
+def count(query: Query) -> list[int]:
+    """How many messages each lane has given."""
+    return [end % 2**40 for end in query.state()["report"]["ends"]]
+
+
+def test_a_killed_receiver_is_replaced(driver: Driver, cluster: Cluster, books: Books) -> None:
+    query = start(driver, books)
+    query.wait_for(books.publish(COUNT))
+    victim = feed_until(books, query, lambda: two_receivers(cluster), "two receivers")[0]
+    victim.kill()
+
+    def replaced() -> bool:
+        return victim.pid not in {each.pid for each in two_receivers(cluster)}
+
+    feed_until(books, query, replaced, "another receiver")
+    query.wait_for(books.publish(COUNT))
+    books.wait_settled()
+    query.stop()
+
+
+def test_a_killed_executor_takes_its_receiver_along_and_the_next_one_brings_another(
+    driver: Driver, cluster: Cluster, books: Books
+) -> None:
+    query = start(driver, books)
+    query.wait_for(books.publish(COUNT))
+    feed_until(books, query, lambda: two_receivers(cluster), "two receivers")
+    worker = next(iter(cluster.workers.values()))
+    (receiver,) = receivers(worker.temporary)
+    for executor in executors(worker.temporary):
+        executor.kill()
+    books.publish(COUNT)
+    wait_until(lambda: not receiver.is_running(), "the end of the executor's receiver", 30)
+    query.wait_for(books.published)
+    feed_until(books, query, lambda: two_receivers(cluster), "a receiver for the worker's next executor")
+    books.wait_settled()
+    query.stop()
+
+
+def test_a_stop_in_the_middle_of_a_batch_gives_everything_back(driver: Driver, cluster: Cluster, books: Books) -> None:
+    query = start(driver, books)
+    query.wait_for(books.publish(10))
+    count = hang_with(books, query)
+    query.stop()
+    wait_nothing_left(cluster.folder)
+    books.wait_all_back(count)
+    # The same query goes on where it was.
+    query.gate.unlink()
+    again = start(driver, books)
+    again.wait_for(books.published)
+    books.wait_settled()
+    again.stop()
+
+
+def test_receivers_of_an_operator_serve_several_queries(
+    driver: Driver, nsqds: list[Nsqd], topic: str, tls: dict[str, str], tmp_path: Path
+) -> None:
+    operated = [Operated(tmp_path, tls) for _ in range(2)]
+    addresses = ",".join(each.address for each in operated)
+    both = [Books(nsqds, topic), Books(nsqds, f"{topic}-b")]
+    options = {"receivers": addresses, "receiverTokenFile": str(tmp_path / "token"), **tls}
+    queries = [driver.start(books.topic, **books.options, **options) for books in both]
+    for books, query in zip(both, queries, strict=True):
+        query.wait_for(books.publish(COUNT))
+        books.wait_settled()
+    operated[0].process.kill()
+    operated[0].restart()
+    for books, query in zip(both, queries, strict=True):
+        query.wait_for(books.publish(COUNT))
+        books.wait_settled()
+    counts = [hang_with(books, query) for books, query in zip(both, queries, strict=True)]
+    # Their operator wants them to go.
+    for each in operated:
+        each.stop()
+    for books, count in zip(both, counts, strict=True):
+        books.wait_all_back(count)
+    for query in queries:
+        query.stop()
+    assert not list(tmp_path.rglob("nsq-receiver-*"))
+
+
+class Operated:
+    """An nsq-receiver."""
+
+    def __init__(self, folder: Path, tls: dict[str, str]) -> None:
+        token = folder / "token"
+        token.write_text("0123456789abcdef0123456789abcdef\n")
+        self._command = ["--token-file", str(token), "--tls-cert", tls["receiverTlsCertFile"]]
+        self._command += ["--tls-key", tls["receiverTlsKeyFile"]]
+        self._folder = folder
+        self.address = self._start("127.0.0.1:0")
+
+    def _start(self, listen: str) -> str:
+        command = [sys.executable, "-P", "-m", "pyspark_nsq.connector.nsq_receiver", "--listen", listen]
+        self.process = subprocess.Popen([*command, *self._command], stderr=subprocess.PIPE, text=True)
+        assert self.process.stderr
+        for line in self.process.stderr:
+            if found := re.search(r"listening on (\S+)", line):
+                return found[1]
+        raise AssertionError("it did not start")
+
+    def restart(self) -> None:
+        self.process.wait()
+        self._start(self.address)
+
+    def stop(self) -> None:
+        self.process.terminate()
+        assert self.process.wait(30) == 0
+
+
+def test_a_killed_driver_leaves_nothing(driver: Driver, cluster: Cluster, books: Books) -> None:
+    query = start(driver, books)
+    query.wait_for(books.publish(10))
+    count = hang_with(books, query)
+    driver.kill()
+    wait_nothing_left(cluster.folder)
+    books.wait_all_back(count)
+
+
+def test_a_killed_cluster_leaves_nothing(driver: Driver, cluster: Cluster, books: Books) -> None:
+    query = start(driver, books)
+    query.wait_for(books.publish(10))
+    count = hang_with(books, query)
+    cluster.kill()
+    wait_nothing_left(cluster.folder)
+    books.wait_all_back(count)
+    driver.kill()

@@ -1,0 +1,165 @@
+"""Receivers on an executor's host: one of them, in a private folder, seen to end with whoever needs it."""
+
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pyspark_nsq.connector import executors
+from pyspark_nsq.connector.executors import FolderError, StartPartition, ensure_receiver, folder_of, lock, make_private
+from pyspark_nsq.connector.hosts import address_in, address_toward, driver_address, identity_of
+from pyspark_nsq.connector.ways import Starting, Way
+
+WAY = Way(None, "the token that nobody sees", "127.0.0.1:9", Starting("session", None, (0,), 1.0))
+
+
+@pytest.fixture(autouse=True)
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A host of the test's own."""
+    monkeypatch.setattr(executors.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(executors, "_looked_at", {})
+    return
+
+
+def test_one_starts_a_receiver_and_others_see_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    held: list[int] = []
+    monkeypatch.setattr(executors, "_start", lambda _way, _folder, lock_fd: held.append(os.dup(lock_fd)))
+    ensure_receiver(WAY)
+    for _ in range(3):
+        executors._looked_at.clear()
+        ensure_receiver(WAY)
+    assert len(held) == 1
+    # It has died, and its lock with it.
+    os.close(held[0])
+    executors._looked_at.clear()
+    ensure_receiver(WAY)
+    assert len(held) == 2
+    os.close(held[1])
+
+
+def test_a_host_that_cannot_start_one_can_still_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[Path] = []
+
+    def refuse(folder: Path) -> None:
+        tried.append(folder)
+        raise OSError(28, "no space")
+
+    monkeypatch.setattr(executors, "make_private", refuse)
+    ensure_receiver(WAY)
+    assert tried
+
+
+def test_a_lock_that_is_removed_while_one_waits_for_it_is_not_taken(tmp_path: Path) -> None:
+    make_private(tmp_path / "folder")
+    first = lock(tmp_path / "folder")
+    assert first is not None
+    assert lock(tmp_path / "folder") is None
+    (tmp_path / "folder" / "lock").unlink()
+    second = lock(tmp_path / "folder")
+    assert second is not None
+    assert lock(tmp_path / "folder") is None
+    for each in (first, second):
+        fcntl.flock(each, fcntl.LOCK_UN)
+        os.close(each)
+
+
+def test_a_folder_that_others_can_use_is_refused(tmp_path: Path) -> None:
+    make_private(tmp_path / "own")
+    assert (tmp_path / "own").stat().st_mode & 0o777 == 0o700
+    make_private(tmp_path / "own")
+    (tmp_path / "own").chmod(0o755)
+    with pytest.raises(FolderError):
+        make_private(tmp_path / "own")
+    (tmp_path / "link").symlink_to(tmp_path)
+    with pytest.raises(FolderError):
+        make_private(tmp_path / "link")
+
+
+def test_executors_are_noted_and_seen_to_end(tmp_path: Path) -> None:
+    make_private(tmp_path / "folder")
+    with subprocess.Popen(["sleep", "100"]) as process:
+        started = executors.started_at(process.pid)
+        (tmp_path / "folder" / f"executor-{process.pid}-{started}").touch()
+        # Another process that had this number once.
+        (tmp_path / "folder" / f"executor-{process.pid}-1").touch()
+        assert executors.executors(tmp_path / "folder") == [(process.pid, started)]
+        process.kill()
+        # Dead, and not yet waited for.
+        while executors.started_at(process.pid):
+            time.sleep(0.01)
+        assert executors.executors(tmp_path / "folder") == []
+
+
+def test_the_executor_is_the_first_parent_that_is_no_python() -> None:
+    worker = "from pyspark_nsq.connector.executors import executor_of; import os; print(executor_of(os.getpid()).pid, flush=True)"
+    daemon = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {worker!r}])"
+    shell = f'echo $$; "{sys.executable}" -c "$CODE"; true'
+    done = subprocess.run(["sh", "-c", shell], env=os.environ | {"CODE": daemon}, capture_output=True, text=True)
+    shell_pid, found = done.stdout.split()
+    assert found == shell_pid
+
+
+def test_a_receiver_whose_driver_cannot_be_reached_ends_and_leaves_nothing(tmp_path: Path) -> None:
+    ensure_receiver(WAY)
+    folder = folder_of(WAY.token)
+    deadline = time.monotonic() + 60
+    while folder.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_terminated_receiver_leaves_nothing(tmp_path: Path) -> None:
+    assert WAY.starting
+    patient = Way(None, WAY.token, "127.0.0.1:9", Starting("session", None, (0,), 100.0))
+    ensure_receiver(patient)
+    folder = folder_of(WAY.token)
+    deadline = time.monotonic() + 60
+    while not list(folder.glob("*.sock")):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    (receiver,) = holders(folder / "lock")
+    for name in ("cmdline", "environ"):
+        assert WAY.token.encode() not in Path(f"/proc/{receiver}/{name}").read_bytes()
+    # A session of its own, and nobody's child: neither the end of a worker nor of its group takes it along.
+    assert os.getsid(receiver) != os.getsid(0)
+    os.kill(receiver, signal.SIGTERM)
+    while folder.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def holders(path: Path) -> list[int]:
+    """The processes that have a file open."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if any(os.path.realpath(each) == str(path) for each in (process / "fd").iterdir()):
+                found.append(int(process.name))
+        except OSError:
+            continue
+    return found
+
+
+def test_nothing_shows_the_token() -> None:
+    for shown in (repr(WAY), repr(StartPartition(1, WAY)), str(folder_of(WAY.token))):
+        assert WAY.token not in shown
+
+
+def test_addresses(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("SPARK_LOCAL_IP", raising=False)
+    assert address_toward("127.0.0.1") == "127.0.0.1"
+    assert address_in("127.0.0.0/8") == "127.0.0.1"
+    with pytest.raises(ValueError, match=r"receiverHost: the host \S+ has no address in 203.0.113.0/24"):
+        address_in("203.0.113.0/24")
+    assert driver_address("driver.example.org") == "driver.example.org"
+    assert driver_address("127.0.0.0/8") == "127.0.0.1"
+    monkeypatch.setenv("SPARK_LOCAL_IP", "10.1.2.3")
+    assert driver_address(None) == "10.1.2.3"
+    assert identity_of(tmp_path) == identity_of(tmp_path) != identity_of(tmp_path.parent)
