@@ -1,4 +1,4 @@
-# nsqd and nsqlookupd without Spark. docs/broker.md tells how to run it.
+# nsqd and nsqlookupd without Spark. docs/container.md tells how to run it.
 #
 #   docker build -t pyspark-nsq .
 #   docker run -p 4150:4150 -p 4151:4151 -v nsq-data:/data pyspark-nsq nsqd

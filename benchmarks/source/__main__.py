@@ -1,12 +1,13 @@
-"""Rows a second from one nsqd into Spark, beside a source that yields tuples; the cost of idling; and latency.
+"""Rows a second from one nsqd into Spark, beside other sources; the cost of idling; and latency.
 
-    ./run bench source [--rows 2000000] [--size 200] [--in-flight 400000] [--broker go|ours]
+    ./run bench source [--rows 2000000] [--size 200] [--in-flight 400000] [--broker go|ours] [--skip-kafka]
 
-Both sources read through the same receiver; what differs is what a task hands to Spark: record batches, or a tuple a
-row as most Python sources do. A rate is that of the middle of a run: from a fifth of the messages to all but a tenth.
-Idling is the CPU time of the connector's own processes. Latency is from publishing one message until nsqd has its FIN,
-so that Spark has committed its batch; beside it what a batch of one row of Spark's own test source takes.
-What matters are the ratios: rates depend on the machine.
+Beside the source as it is: the same for a schema that wants only the bodies; a source that hands Spark a tuple a row,
+as most Python sources do, through the same receiver; and Spark's Kafka source, with batches of about the same size,
+from a Kafka of one node. A rate is that of the middle of a run: from a fifth of the messages to all but a tenth. The
+processor time a row is told by who used it in that time. Idling is the CPU time of the connector's own processes.
+Latency is from publishing one message until nsqd has its FIN, so that Spark has committed its batch; beside it what a
+batch of one row of Spark's own test source takes. What matters are the ratios: rates depend on the machine.
 """
 
 import argparse
@@ -14,9 +15,9 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, nullcontext, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 from pyspark.sql import SparkSession
@@ -29,6 +30,7 @@ from pyspark_nsq.connector.stream_reader import NsqStreamReader
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from rig.kafka import Kafka, kafka_if_possible
 from rig.nsqd import MAKES, Nsqd
 from rig.session import start_spark
 
@@ -53,6 +55,17 @@ class TupleDataSource(NsqDataSource):
         return TupleReader(self._source_options(), schema)
 
 
+class Run(NamedTuple):
+    """The middle of a run: rows a second, and microseconds of processor time a row by who used it."""
+
+    rate: float
+    costs: dict[str, float]
+
+    def __str__(self) -> str:
+        costs = ", ".join(f"{who} {cost:.2f}" for who, cost in sorted(self.costs.items()) if cost >= 0.01)
+        return f"{self.rate:>10,.0f} rows/s   {sum(self.costs.values()):5.2f} us of CPU a row: {costs}"
+
+
 class Bench:
     def __init__(self, spark: SparkSession, nsqd: Nsqd, in_flight: int) -> None:
         self._spark = spark
@@ -60,11 +73,11 @@ class Bench:
         self._in_flight = in_flight
         self._runs = 0
 
-    def start(self, source: str) -> StreamingQuery:
+    def start(self, source: str, schema: str | None = None) -> StreamingQuery:
         reader = self._spark.readStream.format(source).option("topic", TOPIC).option("channel", CHANNEL)
         reader = reader.option("nsqdTcpAddresses", self._nsqd.tcp).option("nsqdHttpAddresses", self._nsqd.http)
         reader = reader.option("maxInFlight", self._in_flight).option("maxInFlightBytes", "2g")
-        return self._write(reader.load())
+        return self._write((reader.schema(schema) if schema else reader).load())
 
     def _write(self, rows: Any) -> StreamingQuery:
         self._runs += 1
@@ -72,20 +85,20 @@ class Bench:
         query: StreamingQuery = rows.writeStream.format("noop").option("checkpointLocation", str(checkpoint)).start()
         return query
 
-    def rate(self, source: str, count: int, size: int) -> float:
-        """Rows a second of a run's middle, all finished in nsqd."""
+    def nsq(self, source: str, count: int, size: int, schema: str | None = None) -> Run:
+        """All messages finished in nsqd."""
         self._nsqd.fill(TOPIC, count, size)
-        query = self.start(source)
-        times: list[tuple[float, int]] = []
-        while (left := self._nsqd.unfinished(TOPIC)) and not query.exception():
-            times.append((time.perf_counter(), count - left))
-            time.sleep(0.1)
-        query.stop()
-        if failure := query.exception():
-            raise SystemExit(str(failure))
-        middle = [(when, done) for when, done in times if count * 0.2 <= done <= count * 0.9]
-        (begin, first), (end, last) = middle[0], middle[-1]
-        return (last - first) / (end - begin)
+        return middle_of(self.start(source, schema), count, lambda: count - self._nsqd.unfinished(TOPIC))
+
+    def kafka(self, kafka: Kafka, count: int, size: int) -> Run:
+        """The same messages from Kafka, in batches as large as those of ours can be on average."""
+        topic = kafka.new_topic()
+        rows = self._spark.range(count).selectExpr(f"repeat('x', {size}) AS value")
+        rows.write.format("kafka").options(**kafka.options, topic=topic).save()
+        reader = self._spark.readStream.format("kafka").options(**kafka.options, subscribe=topic)
+        reader = reader.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", self._in_flight // 2)
+        query = self._write(reader.load())
+        return middle_of(query, count, lambda: sum(progress.numInputRows for progress in query.recentProgress))
 
     def idle(self, seconds: float) -> float:
         """The part of a core that the connector's processes use while nothing comes."""
@@ -127,10 +140,47 @@ class Bench:
             time.sleep(0.005)
 
 
+def middle_of(query: StreamingQuery, count: int, done: Callable[[], int]) -> Run:
+    """Look on until all of so many messages are done."""
+    looks: list[tuple[float, int, dict[str, float]]] = []
+    while (now_done := done()) < count and not query.exception():
+        if count * 0.2 <= now_done <= count * 0.9:
+            looks.append((time.perf_counter(), now_done, cpu_by_role()))
+        time.sleep(0.1)
+    query.stop()
+    if failure := query.exception():
+        raise SystemExit(str(failure))
+    (begin, first, before), (end, last, after) = looks[0], looks[-1]
+    costs = {role: (after[role] - before.get(role, 0.0)) * 1e6 / (last - first) for role in after}
+    return Run((last - first) / (end - begin), costs)
+
+
+ROLES = {
+    "pyspark_nsq.connector.receiver": "receiver",
+    "python_streaming_source_runner": "planner",
+    "pyspark.daemon": "Python workers",
+    "kafka.Kafka": "Kafka",
+    "org.apache.spark.deploy.SparkSubmit": "Spark's JVM",
+    "nsqd": "nsqd",
+}
+
+
+def cpu_by_role() -> dict[str, float]:
+    """Seconds of processor time so far, of the processes that this one has started."""
+    found: dict[str, float] = dict.fromkeys(ROLES.values(), 0.0)
+    for process in psutil.Process().children(recursive=True):
+        # Spark's workers come and go meanwhile.
+        with suppress(psutil.NoSuchProcess):
+            words = process.cmdline()
+            role = next((role for name, role in ROLES.items() if any(name in word for word in words)), None)
+            if role:
+                found[role] += _cpu_s(process)
+    return found
+
+
 def _own_processes() -> list[psutil.Process]:
     found = []
     for process in psutil.Process().children(recursive=True):
-        # Spark's workers come and go meanwhile.
         with suppress(psutil.NoSuchProcess):
             if any(name in word for word in process.cmdline() for name in OWN_PROCESSES):
                 found.append(process)
@@ -148,27 +198,32 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=200)
     parser.add_argument("--in-flight", type=int, default=400_000)
     parser.add_argument("--broker", choices=MAKES, default="go")
+    parser.add_argument("--skip-kafka", action="store_true")
     arguments = parser.parse_args()
-    nsqd = Nsqd(arguments.broker, arguments.rows)
-    try:
+    beside = nullcontext((None, {})) if arguments.skip_kafka else kafka_if_possible()
+    with closing(Nsqd(arguments.broker, arguments.rows)) as nsqd, beside as (kafka, settings):
         nsqd.post(f"/topic/create?topic={TOPIC}")
         nsqd.post(f"/channel/create?topic={TOPIC}&channel={CHANNEL}")
-        spark = start_spark("source")
+        spark = start_spark("source", settings)
         spark.dataSource.register(TupleDataSource)
         bench = Bench(spark, nsqd, arguments.in_flight)
-        bench.rate("nsq", arguments.rows // 4, arguments.size)
-        rates = {source: bench.rate(source, arguments.rows, arguments.size) for source in ("nsq", "nsq_tuples")}
-        idle, latency, own = bench.idle(10), bench.latency(15), bench.spark_batch(15)
+        print(f"{arguments.rows} rows of {arguments.size} bytes from one nsqd ({arguments.broker}), noop sink:")
+        # Java has to warm up.
+        bench.nsq("nsq", arguments.rows // 2, arguments.size)
+        show("all columns", bench.nsq("nsq", arguments.rows, arguments.size))
+        show("body alone", bench.nsq("nsq", arguments.rows, arguments.size, "body BINARY"))
+        show("as tuples", bench.nsq("nsq_tuples", arguments.rows // 2, arguments.size))
+        if kafka:
+            bench.kafka(kafka, arguments.rows // 2, arguments.size)
+            show("Kafka's source", bench.kafka(kafka, arguments.rows, arguments.size))
+        show("an idle query", f"{bench.idle(10) * 100:>10.1f} % of a core, planner and receiver")
+        show("publish to committed", f"{bench.latency(15) * 1000:>10.0f} ms for one message")
+        show("a batch of Spark's own", f"{bench.spark_batch(15) * 1000:>10.0f} ms for one row")
         spark.stop()
-    finally:
-        nsqd.close()
-    print(f"{arguments.rows} rows of {arguments.size} bytes from one nsqd ({arguments.broker}), noop sink:")
-    print(f"  record batches         {rates['nsq']:>10,.0f} rows/s")
-    print(f"  tuples                 {rates['nsq_tuples']:>10,.0f} rows/s")
-    print(f"  ratio                  {rates['nsq'] / rates['nsq_tuples']:>10.1f}")
-    print(f"  an idle query          {idle * 100:>10.1f} % of a core, planner and receiver")
-    print(f"  publish to committed   {latency * 1000:>10.0f} ms for one message")
-    print(f"  a batch of Spark's own {own * 1000:>10.0f} ms for one row")
+
+
+def show(what: str, value: object) -> None:
+    print(f"  {what:<22} {value}", flush=True)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from rig.ports import listening, wider_than_loopback
 
 COMMAND = [sys.executable, "-m", "pyspark_nsq.demo", "--rate", "300"]
 DONE, INTERRUPTED = 0, 130
@@ -100,5 +101,7 @@ def test_nothing_outlives_a_demo_that_was_killed(mark: Mark) -> None:
     with subprocess.Popen(COMMAND, env=mark.environment, stdout=subprocess.PIPE, text=True) as demo:
         assert demo.stdout is not None
         next(line for line in demo.stdout if "running" in line)
+        assert len(listening(demo.pid)) > 4
+        assert wider_than_loopback(demo.pid) == []
         demo.kill()
         assert demo.wait(60) == -signal.SIGKILL

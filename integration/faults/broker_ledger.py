@@ -52,10 +52,10 @@ class ChannelAccount:
         """The broker is known to have taken these FINs."""
         self._finished.append((time.monotonic(), numbers))
 
-    def killed(self, at: float, settled_after_s: float) -> None:
-        """The broker died at this moment: FINs of so many seconds before must stand."""
+    def killed(self, worked_at: float, settled_after_s: float) -> None:
+        """The broker died, after it had been at work at some moment: FINs of so many seconds before that must stand."""
         for moment, numbers in self._finished:
-            if at - moment > settled_after_s:
+            if worked_at - moment > settled_after_s:
                 self.long_finished.update(numbers)
         self._finished.clear()
 
@@ -67,6 +67,7 @@ class Ledger:
         self.channels = {key: ChannelAccount(*key) for key in channels}
         self.acknowledged: dict[str, set[int]] = {topic: set() for topic, _ in self.channels}
         self.next_number = 1
+        self.answered_at = 0.0  # when the last publish was sent that has been answered
         self._due: dict[int, float] = {}
         self._sent: dict[int, str] = {}
 

@@ -284,24 +284,38 @@ async def _topics(context: Context, ledger: Ledger) -> int:
         await victim.start()
         link = await connect(victim.tcp)
         await _publish_to_all(ledger, link, names)
-        for topic in names[:: max(1, len(names) // 100)]:  # some get their channels only after the messages
-            await victim.post(f"/channel/create?topic={topic}&channel=c")
+        await _more_clients_than_files(victim, ledger, link, names[0])
+        some = names[::2]  # these get their channels now, after the messages, the others not before somebody comes
+        await asyncio.to_thread(victim.post_all, [f"/channel/create?topic={topic}&channel=c" for topic in some])
         victim.kill()
         await victim.start()
         assert {topic["topic_name"] for topic in await victim.topics()} == set(names)
         for first in range(0, len(names), 50):  # the few files are for sockets, too
             part = [ledger.channels[name, "c"] for name in names[first : first + 50]]
-            links = [await subscribe(victim, ledger, account) for account in part]
+            links = await asyncio.gather(*(subscribe(victim, ledger, account) for account in part))
             await wait_for(lambda part=part: all(_all_came(ledger, account) for account in part), "a part has all")  # type: ignore[misc]
             for link in links:
                 link.close()
-        for name in names:
-            await victim.post(f"/topic/delete?topic={name}")
+        await asyncio.to_thread(victim.post_all, [f"/topic/delete?topic={name}" for name in names])
         left = [path.name for path in victim.data_path.iterdir()]
         assert left == ["nsqd.dat"], left
     finally:
         victim.kill()
     return len(names)
+
+
+async def _more_clients_than_files(victim: Victim, ledger: Ledger, link: Link, topic: str) -> None:
+    """Those that are there, HTTP, and the files are not hurt by a crowd at the door."""
+    crowd = [await connect(victim.tcp) for _ in range(500)]
+    await wait_for(lambda: "others wait" in victim.log, "nsqd says that it is crowded")
+    assert await publish(ledger, link, topic, 2) == b"OK"
+    assert await asyncio.to_thread(victim.ping) == 200
+    for one in crowd:
+        one.close()
+    # Whoever waited is served now.
+    late = await connect(victim.tcp)
+    assert await publish(ledger, late, topic, 2) == b"OK"
+    late.close()
 
 
 def _with_few_files(context: Context) -> list[str]:

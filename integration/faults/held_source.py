@@ -1,17 +1,18 @@
 """The source and the sink, with gates: the code of the product, stopped where a test wants to strike."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, MutableMapping, Sequence
+from dataclasses import replace
 from os import getpid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import InputPartition, WriterCommitMessage
+from pyspark.sql.datasource import CaseInsensitiveDict, InputPartition, WriterCommitMessage
 from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
 from faults.gates import COMMITTED, HALF_WAY, PLANNED, RECEIVED, WRITTEN, Gates
 from pyspark_nsq.connector.offsets import parse_offset
-from pyspark_nsq.connector.options import SourceOptions, parse_sink_options, parse_source_options
+from pyspark_nsq.connector.options import SourceOptions, parse_sink_options
 from pyspark_nsq.connector.planning import available
 from pyspark_nsq.connector.rows import RangePartition
 from pyspark_nsq.connector.sink import NsqStreamWriter
@@ -62,9 +63,9 @@ class HeldReader(NsqStreamReader):
         proxy = self._gates.noted(PROXY_NOTE)
         for partition in planned:
             assert isinstance(partition, RangePartition)
-            self._gates.note(RECEIVER_NOTE, partition.address)
+            self._gates.note(RECEIVER_NOTE, partition.place.address)
             if proxy:
-                partition.address = proxy
+                partition.place = replace(partition.place, address=proxy, socket="")
         return planned
 
     def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
@@ -88,24 +89,20 @@ class HeldWriter(NsqStreamWriter):
 class HeldSource(NsqDataSource):
     """Takes one option more, ``gates``: the folder."""
 
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        self._gates = Gates(Path(options["gates"]))
+        others = {name: value for name, value in options.items() if name.lower() != "gates"}
+        super().__init__(CaseInsensitiveDict(others))
+
     @classmethod
     def name(cls) -> str:
         return "nsq_held"
 
     def streamReader(self, schema: StructType) -> HeldReader:  # noqa: N802
-        return HeldReader(self._source_options(), schema, self._gates())
+        return HeldReader(self._source_options(), schema, self._gates)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> HeldWriter:  # noqa: ARG002, N802
-        options = parse_sink_options(self._others())
+        options = parse_sink_options(self.options)
         writer = HeldWriter(options, choose_columns(schema, options))
-        writer.gates = self._gates()
+        writer.gates = self._gates
         return writer
-
-    def _gates(self) -> Gates:
-        return Gates(Path(self.options["gates"]))
-
-    def _others(self) -> dict[str, str]:
-        return {name: value for name, value in self.options.items() if name.lower() != "gates"}
-
-    def _source_options(self) -> SourceOptions:
-        return parse_source_options(self._others())

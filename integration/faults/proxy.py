@@ -5,10 +5,10 @@ by calling it. "Up" is from the one who connected to the target, "down" the way 
 """
 
 import contextlib
+import ctypes
 import random
 import re
 import socket
-import struct
 import threading
 import time
 from collections.abc import Callable
@@ -19,8 +19,8 @@ from pyspark_nsq.connector.settings import Address
 _CHUNK = 64 * 1024
 _SUBSCRIBED = re.compile(rb"SUB (\S+) \S+\n")
 _HEAD_SIZE = 8192
-# Closing with this resets the connection instead of ending it in order.
-_RESET = struct.pack("ii", 1, 0)
+_libc = ctypes.CDLL(None)
+_UNSPECIFIED = bytes(16)
 
 
 @dataclass
@@ -59,7 +59,8 @@ class _Link:
             if sock is not None:
                 with contextlib.suppress(OSError):
                     if is_reset:
-                        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+                        # To connect to nobody sends RST, though a thread waits in recv().
+                        _libc.connect(sock.fileno(), _UNSPECIFIED, len(_UNSPECIFIED))
                     sock.shutdown(socket.SHUT_RDWR)
                 with contextlib.suppress(OSError):
                     sock.close()

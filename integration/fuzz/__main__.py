@@ -32,7 +32,7 @@ def _arguments() -> argparse.Namespace:
     usual = Settings()
     parser = argparse.ArgumentParser(prog="./run fuzz", description="Feed hostile input to parsers and ports.")
     parser.add_argument("target", nargs="*", help="all, if none is named: " + ", ".join(TARGETS))
-    parser.add_argument("--runs", type=int, default=usual.runs, help=f"inputs for each target ({usual.runs:,})")
+    parser.add_argument("--runs", type=int, help="inputs for each target (as many as a test run tries)")
     parser.add_argument("--seconds", type=int, default=0, help="so long for each target, whatever the number of inputs")
     parser.add_argument("--seed", type=int, default=usual.seed, help=f"another one tries other inputs ({usual.seed})")
     parser.add_argument("--jobs", type=int, default=1, help="targets at the same time (1)")

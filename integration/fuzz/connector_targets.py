@@ -1,9 +1,9 @@
 """What reaches the connector: nsqd's frames and answers, lookupd's JSON, calls to the receiver, checkpoints."""
 
 import http.client
-import io
 import json
-import logging
+import math
+import struct
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
@@ -15,6 +15,7 @@ from google.protobuf.message import DecodeError
 
 from fuzz.target import KIB, MIB, Target, pieces
 from pyspark_nsq.connector import discovery, http_json
+from pyspark_nsq.connector.beginning import Beginning, from_message, to_message
 from pyspark_nsq.connector.connection import Source
 from pyspark_nsq.connector.discovery import fetch_all_stats, fetch_stats, read_answer
 from pyspark_nsq.connector.errors import ConnectError, DiscoveryError
@@ -31,8 +32,6 @@ from pyspark_nsq.proto.errors import WireError
 from pyspark_nsq.proto.frames import ERROR, HEARTBEAT, MESSAGE, OK, RESPONSE, encode_frame, encode_message, split_frames
 from pyspark_nsq.proto.names import is_valid_name
 
-logging.getLogger("pyspark_nsq").setLevel(logging.CRITICAL)
-
 _NSQD = Address("nsqd", 4150)
 _HTTP = HttpAddress(Address("nsqd", 4151))
 _SOURCE = Source("t", _NSQD)
@@ -40,6 +39,7 @@ _FACTS = ServerFacts("1.3.0", 100, 60_000, 900_000)
 _FRAME_SIZE_MAX = 16 * KIB
 _FIRST = first_position(1)
 _RDY = 20
+_SECRET = "a secret that nobody sees"
 
 
 def _core(dead_letter_topic: str | None = None) -> ReceiverCore:
@@ -59,7 +59,7 @@ def frames(data: bytes) -> None:
     now = 0.0
     try:
         core.received(connection, encode_frame(RESPONSE, OK), now)
-        for piece in pieces(data[1:], (1 << 20, 1, 7, 64)[data[0] & 3]):
+        for piece in pieces(data[1:], (1 << 20, 13, 40, 200)[data[0] & 3]):
             now += 0.3
             core.tick(now)
             core.received(connection, piece, now)
@@ -120,9 +120,6 @@ class _Peer:
         self._said = self._said[size:]
         return size
 
-    def makefile(self, _mode: str) -> io.BytesIO:
-        return io.BytesIO(self._said)
-
     def close(self) -> None:
         """Nothing is open."""
 
@@ -132,6 +129,7 @@ def _hearing(said: bytes) -> Callable[..., http.client.HTTPConnection]:
 
     def connection(*_arguments: object) -> http.client.HTTPConnection:
         made = http.client.HTTPConnection("nsqd", 4151, timeout=5)
+        made.connect = lambda: None  # type: ignore[method-assign]
         made.sock = _Peer(said)  # type: ignore[assignment]
         return made
 
@@ -194,7 +192,7 @@ class _Context:
 
 
 def receiver_calls(data: bytes) -> None:
-    """A command or a request to read, as the first byte says, to a receiver that holds messages."""
+    """One of its calls, as the first byte says, to a receiver that holds messages."""
     if not data:
         return
     core = _core()
@@ -206,17 +204,37 @@ def receiver_calls(data: bytes) -> None:
     board = StatusBoard()
     loop: Any = _Loop()
     service = ReceiverService(core, loop, board)
+    context: Any = _Context()
     with suppress(DecodeError, _AbortedError, UnicodeDecodeError):
-        if data[0] & 1:
-            service.obey(pb.Command.FromString(data[1:]))
-        else:
-            context: Any = _Context()
-            request = pb.ReadRequest.FromString(data[1:])
-            rows = list(service.Read(request, context))
-            assert sum(each.message_count for each in rows) == request.end - request.first
+        match data[0] & 3:
+            case 0:
+                request = pb.ReadRequest.FromString(data[1:])
+                rows = list(service.Read(request, context))
+                assert sum(each.message_count for each in rows) == request.end - request.first
+            case 1:
+                service.obey(pb.Command.FromString(data[1:]))
+            case 2:
+                service.Settle(pb.Verdicts.FromString(data[1:]), context)
+            case _:
+                service.Judge(pb.Suspects.FromString(data[1:]), context)
     core.to_connect(2.0)
     board.changed(core, 3.0)
     board.wait(-1, 0.0)
+
+
+def receiver_begin(data: bytes) -> None:
+    """How a coordinator tells a receiver elsewhere which query it shall work for."""
+    try:
+        beginning = from_message(pb.Begin.FromString(data))
+    except (DecodeError, ValueError):
+        return
+    core = ReceiverCore(beginning.limits, beginning.first_position)
+    core.assign([_SOURCE])
+    for now in (0.0, 1.0):
+        core.to_connect(now)
+        core.connect_failed(_SOURCE, now)
+    assert core.sources[_SOURCE].retry_at < math.inf
+    assert from_message(to_message(beginning)) == beginning
 
 
 def offset(data: bytes) -> None:
@@ -298,6 +316,18 @@ _READS = [
     pb.ReadRequest(first=5, end=3),
     pb.ReadRequest(first=_FIRST + 5, end=_FIRST + 3),
 ]
+_BEGINNING = Beginning(
+    *("a session", _SECRET, _FIRST),
+    Limits("c", _RDY, MIB, _FRAME_SIZE_MAX, 5, "dead", 0.1, 1.0, 5),
+    ConnectionSettings(Security(True, auth_secret=Secret(_SECRET), tls_key_password=Secret(_SECRET)), snappy=True),
+    *(0.5, 3.0),
+)
+_TOLD = [
+    pb.SourceMessages(source=pb.Source(topic="t", host="nsqd", port=4150), ids=ids)
+    for ids in (b"%016d" % 1, b"%016d" % 1 * 3 + b"x" * 16, b"short")
+]
+_VERDICTS = [pb.Verdicts(finished=[told], unknown=[told]) for told in _TOLD]
+_SUSPECTS = [pb.Suspects(messages=[told, told]) for told in _TOLD]
 _OFFSETS = [
     b'{"version": 1, "session": "abc", "ends": [1, 2]}',
     b'{"version": 1, "session": "", "ends": []}',
@@ -319,9 +349,11 @@ TARGETS = [
         frames,
         [bytes([mode]) + said for said in _SAID_FRAMES for mode in (0, 3, 5, 8)],
         [b"\0\0\0\2", _OK, b"E_FIN_FAILED FIN ", b"E_TOUCH_FAILED TOUCH ", b"%016d" % 1, b"\xff\xff\xff\xff"],
+        size_max=KIB,
         # Arrow's and numpy's small blocks for each piece.
         fixed_memory=8 * MIB,
         memory_per_byte=8 * KIB,
+        runs=400,
     ),
     Target(
         "connector-compressed",
@@ -347,6 +379,7 @@ TARGETS = [
         lookup_answer,
         _JSON,
         [b'"producers":', b'"topics":', b'"channels":', b'"broadcast_address":', b'"clients":', b"null", b"1e9"],
+        runs=800,
     ),
     Target(
         "receiver-grpc",
@@ -354,9 +387,19 @@ TARGETS = [
         [
             *(b"\1" + command.SerializeToString() for command in _COMMANDS),
             *(b"\0" + read.SerializeToString() for read in _READS),
+            *(b"\2" + verdicts.SerializeToString() for verdicts in _VERDICTS),
+            *(b"\3" + suspects.SerializeToString() for suspects in _SUSPECTS),
         ],
         [b"body", b"id", b"timestamp", b"attempts", b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"],
         fixed_memory=8 * MIB,
+        runs=800,
+    ),
+    Target(
+        "receiver-begin",
+        receiver_begin,
+        [to_message(_BEGINNING).SerializeToString()],
+        [struct.pack("<d", math.nan), struct.pack("<d", math.inf), struct.pack("<d", -1)],
+        runs=2000,
     ),
     Target("offset-json", offset, _OFFSETS, [b'"version": 1', b'"session": ', b'"ends": [', b"1e9", b"-1", b"\\ud800"]),
 ]

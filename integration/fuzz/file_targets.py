@@ -11,7 +11,9 @@ import zlib
 from collections.abc import Iterable
 from typing import Any
 
-from fuzz.nsqd_targets import OPTIONS, FuzzedClient, MemoryFiles, world
+from simulation.memory_files import MemoryFiles
+
+from fuzz.nsqd_targets import OPTIONS, FuzzedClient, world
 from fuzz.target import KIB, MIB, Target
 from pyspark_nsq.broker import flags, json_go
 from pyspark_nsq.broker.flags import ExitError
@@ -113,7 +115,7 @@ def log(data: bytes) -> None:
 
 def _record(text: bytes) -> bytes:
     """Four bytes say which messages they are, their number, their due time and their ids; the rest is their body."""
-    place, count, due, kind, *body = text or b"\0\0\0\0"
+    place, count, due, kind, *body = text.ljust(4, b"\0")
     count = count % 8 + 1
     bodies = [bytes(body) or b"x"] * count
     lengths = [len(bodies[0])] * count
@@ -170,6 +172,7 @@ TARGETS = [
         ],
         [b"tls_required = ", b"e2e_processing_latency_percentiles = ", b"msg_timeout = ", b"nan", b"inf", b"0x"],
         fixed_memory=4 * MIB,
+        runs=1500,
     ),
     Target(
         "flags",
@@ -188,6 +191,7 @@ TARGETS = [
         metadata,
         [_METADATA, b"null", b'{"topics":null}', b'{"topics":[{"name":"t#ephemeral"},{"name":""}]}', b"[" * 2000],
         [b'"topics":', b'"channels":', b'"name":', b'"paused":', b"null", b"\\ud800", b"#ephemeral"],
+        runs=1500,
     ),
     Target(
         "log-file",
@@ -195,6 +199,7 @@ TARGETS = [
         [b"s" + b"|".join(_RECORDS), b"r" + b"".join(map(_record, _RECORDS)), b"s" + b"|".join(_RECORDS[::-1])],
         [b"\xa7NSQ", b"|", b"\0\0\0\4"],
         fixed_memory=6 * MIB,
+        runs=600,
     ),
     Target(
         "log-state",
@@ -202,6 +207,7 @@ TARGETS = [
         [b"s" + _JSON_STATE, b"s" + _JSON_STATE + b"\n" + _LATER_STATE, b"r%08x %b\n" % (zlib.crc32(b"{}"), b"{}")],
         [b'"held":', b'"log":', b'"channels":', b'"gone":', b'"importing":', b"null", b"1e9", b"-1", b"[[0,1]]"],
         fixed_memory=6 * MIB,
+        runs=600,
     ),
     Target(
         "go-queue",
@@ -214,5 +220,6 @@ TARGETS = [
         [b"\0\0\0\x1a", b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff", b"0,0\n"],
         size_max=2 * KIB,
         fixed_memory=6 * MIB,
+        runs=600,
     ),
 ]

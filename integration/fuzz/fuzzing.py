@@ -17,6 +17,7 @@ from fuzz.reach import smallest
 from fuzz.target import Target
 
 NOT_HERE = "atheris has no wheel for this Python or machine: fuzzing needs CPython 3.11 to 3.13 on Linux x86-64"
+_WORKER = [sys.executable, "-P", "-m", "fuzz.worker"]
 _INPUT_TIMEOUT_S = 10
 _DONE = re.compile(r"^Done (\d+) runs", re.MULTILINE)
 _STEP = re.compile(r"^#(\d+)\s.*?\bcov: (\d+)", re.MULTILINE)
@@ -25,9 +26,10 @@ _TEXT_SHOWN = 4000
 
 @dataclass(frozen=True)
 class Settings:
-    """``seconds`` wins over ``runs``; with ``keeps`` what was learned and found is remembered."""
+    """Without ``seconds`` and ``runs`` each target has its own number of inputs; with ``keeps`` what was learned and
+    found is remembered."""
 
-    runs: int = 100_000
+    runs: int | None = None
     seconds: int = 0
     seed: int = 1
     at_once: int = 1
@@ -55,14 +57,14 @@ def is_available() -> bool:
     return importlib.util.find_spec("atheris") is not None
 
 
-def fuzz(targets: Sequence[Target], settings: Settings) -> Iterator[Outcome]:
-    """Feed each target, and tell of each as soon as it has ended."""
+def fuzz(targets: Sequence[Target], settings: Settings, module: str = "fuzz.all_targets") -> Iterator[Outcome]:
+    """Feed each of these targets of the module, and tell of each as soon as it has ended."""
     with ExitStack() as ending:
         folder = Path(ending.enter_context(tempfile.TemporaryDirectory(prefix="fuzz-")))
         runs = {target.name: _Run(target, folder / target.name, settings) for target in targets}
         said = ending.enter_context((folder / "said").open("w+"))
         worker = subprocess.Popen(
-            [sys.executable, "-P", "-m", "fuzz.worker", str(settings.at_once), *(run.job for run in runs.values())],
+            [*_WORKER, module, str(settings.at_once), *(run.job for run in runs.values())],
             env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])},
             stdout=subprocess.PIPE,
             stderr=said,
@@ -94,7 +96,7 @@ class _Run:
         self._fill()
         words = folder / "words"
         words.write_text("".join(f'"{_escaped(word)}"\n' for word in target.words))
-        limit = f"-max_total_time={settings.seconds}" if settings.seconds else f"-runs={settings.runs}"
+        limit = f"-max_total_time={settings.seconds}" if settings.seconds else f"-runs={settings.runs or target.runs}"
         self.job = json.dumps(
             [
                 *(target.name, str(self._output), limit, f"-seed={settings.seed}", f"-max_len={target.size_max}"),
@@ -116,7 +118,7 @@ class _Run:
         if self._keeps:
             for data in findings:
                 corpus.add_finding(self._target.name, data)
-            if not findings:
+            if code == 0:
                 known = [path.read_bytes() for path in self._inputs.iterdir()]
                 corpus.keep(self._target.name, smallest(self._target, known))
         failure = "" if code == 0 else text[-_TEXT_SHOWN:] or f"exit code {code}"

@@ -220,6 +220,7 @@ TARGETS = [
             *(bytes([mode]) + said for said in _FRESH for mode in (4, 5, 8, 12)),
         ],
         _WORDS,
+        runs=1500,
     ),
     Target(
         "nsqd-tcp-compressed",
@@ -233,6 +234,13 @@ TARGETS = [
         [b"\xff\x06\x00\x00sNaPpY", b"\x00\x10\x00\x00", b"\x01\x10\x00\x00", b"\xfe\xff\xff\xff"],
         # A piece of what was compressed, in and out of the parser.
         fixed_memory=4 * MIB,
+        runs=1500,
     ),
-    Target("nsqd-http", http, [bytes([mode]) + said for said in _REQUESTS for mode in (0, 1)], HTTP_WORDS),
+    Target(
+        "nsqd-http",
+        http,
+        [bytes([mode]) + said for said in _REQUESTS for mode in (0, 1)],
+        HTTP_WORDS,
+        runs=2000,
+    ),
 ]

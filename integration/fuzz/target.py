@@ -25,7 +25,8 @@ class TooMuchMemoryError(AssertionError):
 class Target:
     """``run`` takes any bytes. An input may cost ``fixed_memory`` and so much more for each of its bytes.
 
-    ``seeds`` are where a fuzzer begins, ``words`` what it would not guess.
+    ``seeds`` are where a fuzzer begins, ``words`` what it would not guess. ``runs`` is how many inputs every test run
+    tries: what takes half a second or so.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Target:
     size_max: int = 4 * KIB
     fixed_memory: int = 2 * MIB
     memory_per_byte: int = 64
+    runs: int = 3000
 
     def check(self, data: bytes) -> None:
         """Run it, and weigh some inputs."""

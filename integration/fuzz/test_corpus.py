@@ -9,6 +9,14 @@ from fuzz.target import KIB, Target, TooMuchMemoryError
 CORPUS_SIZE_MAX = 300 * KIB
 
 
+@pytest.fixture(autouse=True)
+def silence() -> Iterator[None]:
+    """What the connector has to say of hostile peers is much, and not the question."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
 @pytest.mark.parametrize("name", TARGETS)
 def test_every_input_that_is_kept_ends_in_a_result_or_the_documented_error(name: str) -> None:
     target = TARGETS[name]

@@ -1,8 +1,8 @@
-"""The fuzzer itself, in a process of its own: ``python -m fuzz.worker JOBS_AT_ONCE JOB...``.
+"""The fuzzer itself, in a process of its own: ``python -m fuzz.worker MODULE JOBS_AT_ONCE JOB...``.
 
-A job is JSON: a target, the file for what the fuzzer says, and libFuzzer's arguments. Each gets a process, forked from
-this one, as the fuzzer never returns and to prepare the code for it takes longer than thousands of inputs. The name of
-every target that has ended is printed, with its exit code and the seconds it took.
+The module offers ``TARGETS``. A job is JSON: a target, the file for what the fuzzer says, and libFuzzer's arguments.
+Each gets a process, forked from this one, as the fuzzer never returns and to prepare the code for it takes longer than
+thousands of inputs. The name of every target that has ended is printed, with its exit code and the seconds it took.
 """
 
 import json
@@ -11,6 +11,7 @@ import os
 import resource
 import sys
 import time
+from contextlib import suppress
 from importlib import import_module
 from typing import Any, NoReturn
 
@@ -21,14 +22,15 @@ _MEMORY_MAX = 1024 * 1024 * 1024
 
 
 def main() -> None:
-    at_once, waiting = int(sys.argv[1]), [json.loads(job) for job in sys.argv[2:]]
+    module, at_once, *jobs = sys.argv[1:]
+    waiting = [json.loads(job) for job in jobs]
     logging.disable(logging.CRITICAL)
     # Only what is imported now reports which way it goes.
     with atheris.instrument_imports(include=["pyspark_nsq"]):
-        targets: dict[str, Any] = import_module("fuzz.all_targets").TARGETS
+        targets: dict[str, Any] = import_module(module).TARGETS
     running: dict[int, tuple[str, float]] = {}
     while waiting or running:
-        while waiting and len(running) < at_once:
+        while waiting and len(running) < int(at_once):
             name, output, *arguments = waiting.pop(0)
             running[_start(targets[name], output, arguments)] = name, time.monotonic()
         pid, status = os.wait()
@@ -48,7 +50,9 @@ def _start(target: Any, output: str, arguments: list[str]) -> int:
 
 def _fuzz(target: Any, arguments: list[str]) -> NoReturn:
     for seed in target.seeds:
-        target.run(seed)
+        # What is loaded and cached the first time does not count. What fails here fails again below.
+        with suppress(Exception):
+            target.run(seed)
     with open("/proc/self/statm") as file:
         taken = int(file.read().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (taken + _MEMORY_MAX, taken + _MEMORY_MAX))

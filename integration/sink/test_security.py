@@ -136,7 +136,7 @@ def test_secrets_are_nowhere_to_be_seen(
         input=json.dumps(options),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=280,
     )
     assert ran.returncode == 0, ran.stdout[-2000:] + ran.stderr[-4000:]
     shown = ran.stdout + ran.stderr

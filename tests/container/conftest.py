@@ -3,9 +3,10 @@
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -30,17 +31,26 @@ class Podman:
         configuration = store / "containers.conf"
         configuration.write_text(CONFIGURATION)
         self._variables = os.environ | {"CONTAINERS_CONF": str(configuration), "LC_ALL": "C"}
+        # podman-compose takes the name of one program, without arguments.
+        self._program = store / "podman"
+        self._program.write_text(f'#!/bin/sh\nexec podman --root {store}/root --runroot {store}/run "$@"\n')
+        self._program.chmod(0o755)
         self.network = f"nsq{uuid.uuid4().hex[:8]}"
 
     def __call__(self, *arguments: str | Path, check: bool = True, stdin: str = "") -> subprocess.CompletedProcess[str]:
-        ran = subprocess.run(
-            ["podman", "--root", self._store / "root", "--runroot", self._store / "run", *arguments],
-            env=self._variables,
-            input=stdin,
-            capture_output=True,
-            text=True,
-        )
-        assert ran.returncode == 0 or not check, f"podman {arguments}:\n{ran.stdout}{ran.stderr}"
+        return self._run([self._program, *arguments], {}, check, stdin)
+
+    def compose(self, file: Path, project: str, *arguments: str, **variables: str) -> None:
+        """What ``docker compose`` does, for the services of this file."""
+        program = Path(sys.executable).with_name("podman-compose")
+        place = ["--podman-path", self._program, "--file", file, "--project-name", project]
+        self._run([program, *place, *arguments], variables)
+
+    def _run(
+        self, command: Sequence[str | Path], variables: Mapping[str, str], check: bool = True, stdin: str = ""
+    ) -> subprocess.CompletedProcess[str]:
+        ran = subprocess.run(command, env={**self._variables, **variables}, input=stdin, capture_output=True, text=True)
+        assert ran.returncode == 0 or not check, f"{command}:\n{ran.stdout}{ran.stderr}"
         return ran
 
     def start(self, name: str, *arguments: str) -> None:

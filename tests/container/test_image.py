@@ -1,16 +1,19 @@
 """The container image: what is in it, how it is set up, and how it ends."""
 
 import json
+import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 import yaml
 
 pytestmark = pytest.mark.container
 
+DAEMONS = ("nsqlookupd", "nsqd-1", "nsqd-2")
 ABSENT = ("pyspark", "pyarrow", "grpc", "pandas", "py4j", "pip")
 # What the broker and its dependencies may add to the base image.
 ADDED_SIZE_MAX = 120 * 2**20
@@ -103,25 +106,31 @@ def test_a_daemon_that_does_not_answer_is_not_healthy(podman: Any, image: str) -
     assert not is_healthy(podman, "nobody")
 
 
-def test_the_composed_cluster_works(podman: Any, image: str, root: Path) -> None:
-    """The services of compose.yaml, started one by one as it describes them."""
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
+
+
+@pytest.fixture
+def cluster(podman: Any, image: str, root: Path) -> Iterator[dict[str, str]]:
+    """The daemons of compose.yaml, composed: where they are on this machine."""
+    ports = {name: str(free_port()) for name in ("LOOKUPD_HTTP_PORT", "NSQD_TCP_PORT", "NSQD_HTTP_PORT")}
+    file = root / "compose.yaml"
+    podman.compose(file, podman.network, "up", "--detach", "--no-build", *DAEMONS, **ports)
+    yield ports
+    podman.compose(file, podman.network, "down", "--volumes", **ports)
+
+
+def test_the_composed_cluster_works(podman: Any, image: str, cluster: dict[str, str], root: Path) -> None:
+    containers = [f"{podman.network}_{name}_1" for name in DAEMONS]
+    wait_until(lambda: all(is_healthy(podman, name) for name in containers), "all answer")
     services = yaml.safe_load((root / "compose.yaml").read_text())["services"]
-    ours = {name: service for name, service in services.items() if service["image"] == image}
-    assert sorted(ours) == ["nsqd-1", "nsqd-2", "nsqlookupd"]
-    for name, service in ours.items():
-        variables = [f"--env={key}={value}" for key, value in service["environment"].items()]
-        podman.start(name, *variables, image, service["command"])
-    wait_until(lambda: all(is_healthy(podman, name) for name in ours), "all answer")
+    assert sorted(services) == sorted([*DAEMONS, "jupyter"])
     place = services["jupyter"]["environment"]["NSQ_LOOKUPD_HTTP_ADDRESSES"]
-    inside = (
-        "run",
-        "--rm",
-        "--no-healthcheck",
-        "--network",
-        podman.network,
-        "--env",
-        f"NSQ_LOOKUPD_HTTP_ADDRESSES={place}",
-    )
+    network = f"{podman.network}_default"
+    inside = ("run", "--rm", "--no-healthcheck", "--network", network, "--env", f"NSQ_LOOKUPD_HTTP_ADDRESSES={place}")
 
     def nsqds() -> list[str]:
         told = json.loads(podman(*inside, image, "nsq", "stat", "--json", "--once").stdout)
@@ -131,5 +140,8 @@ def test_the_composed_cluster_works(podman: Any, image: str, root: Path) -> None
     podman(*inside, image, "nsq", "pub", "orders", "-m", "hello")
     read = podman(*inside, image, "nsq", "tail", "orders", "-c", "c", "-n", "1", "-t", "30s")
     assert read.stdout == "hello\n"
-    podman("stop", "--time", "20", *ours)
-    assert {name: exit_code(podman, name) for name in ours} == dict.fromkeys(ours, 0)
+    for port in (cluster["LOOKUPD_HTTP_PORT"], cluster["NSQD_HTTP_PORT"]):
+        with urlopen(f"http://127.0.0.1:{port}/ping", timeout=30) as answer:
+            assert answer.read() == b"OK"
+    podman("stop", "--time", "20", *containers)
+    assert {name: exit_code(podman, name) for name in containers} == dict.fromkeys(containers, 0)

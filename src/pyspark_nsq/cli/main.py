@@ -17,7 +17,7 @@ INTERRUPTED: Final = 130
 
 _DESCRIPTION: Final = "Look at NSQ's topics, read them, and publish to them."
 _EPILOG: Final = f"""\
-Where NSQ is, is said by -l (nsqlookupd, HTTP) or -d (nsqd); without either by $NSQ_LOOKUPD_HTTP_ADDRESSES.
+-l (nsqlookupd, HTTP) or -d (nsqd) says where NSQ is; without either $NSQ_LOOKUPD_HTTP_ADDRESSES, or 127.0.0.1:4161.
 'nsq COMMAND --help' tells more about each command.
 
 exit codes:

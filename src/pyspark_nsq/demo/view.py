@@ -62,7 +62,7 @@ def line(picture: Picture) -> str:
         f"finished {picture.finished_rate:,.0f}/s",
         f"depth {picture.channel.depth:,}",
         f"in flight {picture.channel.in_flight:,}",
-        f"last batch {picture.batches[-1].duration_ms if picture.batches else 0:,} ms",
+        f"last batch {picture.batches[-1].duration_ms:,} ms" if picture.batches else "no batch yet",
         f"counted {picture.books.total.events:,}",
     ]
     return f"{picture.seconds:5.0f} s  {picture.phase}: {', '.join(parts)}"

@@ -1,0 +1,293 @@
+"""What attackers must not get: a port nobody meant to open, a secret, what needs permission, TLS that is off."""
+
+import base64
+import http.client
+import json
+import os
+import socket
+import ssl
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+from cryptography.hazmat.primitives import serialization
+from rig.daemons import Lookupd, Nsqd
+from rig.ports import listening, wider_than_loopback
+from rig.security import AuthServer, Certificates
+
+from faults.scenario import own_brokers
+from pyspark_nsq.broker.http_auth import HttpAuth
+from pyspark_nsq.connector.errors import DiscoveryError, OptionError
+from pyspark_nsq.connector.http_json import fetch_json
+from pyspark_nsq.connector.options import parse_sink_options, parse_source_options
+from pyspark_nsq.connector.security import tls_context
+from pyspark_nsq.connector.settings import Address, HttpAddress, Secret, Security
+from pyspark_nsq.proto import commands
+from pyspark_nsq.proto.frames import ERROR, OK, RESPONSE, Frame, split_frames
+from pyspark_nsq.testing import local_nsq
+
+SECRET, PASSWORD = "rather-not-told-95b2", "nor-this-4d81"
+COUNT = 50
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return Certificates(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="module")
+def auth_server() -> Iterator[AuthServer]:
+    with AuthServer(SECRET) as server:
+        yield server
+
+
+# Ports
+
+
+def test_daemons_listen_where_they_are_told_and_nowhere_else(certificates: Certificates, tmp_path: Path) -> None:
+    lookupd = Lookupd(own_brokers())
+    flags = ["-https-address=127.0.0.2:0", *certificates.nsqd_flags(ask_client=False)]
+    nsqd = Nsqd(own_brokers(), tmp_path / "nsqd", [lookupd], flags)
+    try:
+        assert set(listening(lookupd.process.pid)) == {("127.0.0.1", port) for port in lookupd.ports.values()}
+        expected = {("127.0.0.1", nsqd.ports["TCP"]), ("127.0.0.1", nsqd.ports["HTTP"])}
+        assert {where for where in listening(nsqd.process.pid) if where[0] == "127.0.0.1"} == expected
+        assert [ip for ip, _ in set(listening(nsqd.process.pid)) - expected] == ["127.0.0.2"]
+    finally:
+        nsqd.kill()
+        lookupd.kill()
+
+
+def test_a_broker_for_tests_listens_on_loopback() -> None:
+    with local_nsq(nsqds=2) as nsq:
+        assert len(listening(os.getpid())) >= 6
+        for daemon in (nsq.lookupd, *nsq.nsqds):
+            assert wider_than_loopback(daemon.pid) == []
+
+
+def test_a_port_that_is_wider_is_seen() -> None:
+    with socket.create_server(("0.0.0.0", 0)) as listener:
+        (found,) = [each for each in wider_than_loopback(os.getpid()) if f":{listener.getsockname()[1]} " in each]
+        assert found.startswith("0.0.0.0:")
+
+
+# Secrets
+
+
+def _client_certificate(certificates: Certificates, folder: Path) -> dict[str, str]:
+    """A client's certificate whose key is under a password."""
+    issued = trustme.CA().issue_cert("client@example.org")
+    key = serialization.load_pem_private_key(issued.private_key_pem.bytes(), None)
+    locked = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.BestAvailableEncryption(PASSWORD.encode()),
+    )
+    (folder / "client-key.pem").write_bytes(locked)
+    issued.cert_chain_pems[0].write_to_path(folder / "client.pem")
+    return {
+        "tls": "true",
+        "tlsCaFile": str(certificates.authority),
+        "tlsCertFile": str(folder / "client.pem"),
+        "tlsKeyFile": str(folder / "client-key.pem"),
+        "tlsKeyPassword": PASSWORD,
+    }
+
+
+def _shown_by(ran: "subprocess.CompletedProcess[str]", nsqd: Nsqd, folder: Path) -> dict[str, bytes]:
+    """All that a query and its nsqd have left behind, by where it is."""
+    shown = {"the query's output": (ran.stdout + ran.stderr).encode(), "nsqd's log": "".join(nsqd.output).encode()}
+    for part in ("events", "checkpoint", "warehouse", "nsqd"):
+        shown |= {str(path): path.read_bytes() for path in (folder / part).rglob("*") if path.is_file()}
+    return shown
+
+
+@pytest.mark.timeout(280)
+def test_no_secret_is_shown_or_kept_and_no_port_is_open(
+    certificates: Certificates, auth_server: AuthServer, tmp_path: Path
+) -> None:
+    """Logs, plans, progress, event log, offsets, commits, arguments, environments; of Spark, receivers and nsqd."""
+    flags = [f"-auth-http-address={auth_server.address}", "-http-require-auth", "-log-level=debug"]
+    nsqd = Nsqd(own_brokers(), tmp_path / "nsqd", (), [*flags, *certificates.nsqd_flags(ask_client=False)])
+    try:
+        _post(nsqd, "/topic/create?topic=in")
+        _post(nsqd, "/channel/create?topic=in&channel=c")
+        _post(nsqd, "/mpub?topic=in", b"\n".join(b"message %d" % number for number in range(COUNT)))
+        common = {
+            **_client_certificate(certificates, tmp_path),
+            "authSecret": SECRET,
+            "nsqdTcpAddresses": nsqd.tcp,
+            "nsqdHttpAddresses": nsqd.http,
+        }
+        sink = {name: value for name, value in common.items() if name != "nsqdHttpAddresses"} | {"topic": "out"}
+        ran = subprocess.run(
+            [sys.executable, "-m", "faults.secret_query", str(tmp_path)],
+            input=json.dumps({**common, "topic": "in", "channel": "c", "sink": sink}),
+            env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])},
+            capture_output=True,
+            text=True,
+            timeout=240,
+        )
+        assert ran.returncode == 0, ran.stdout[-2000:] + ran.stderr[-4000:]
+        topics = json.loads(_ask(nsqd, "GET", "/stats?format=json", SECRET)[1])["topics"]
+        assert {topic["topic_name"]: topic["message_count"] for topic in topics} == {"in": COUNT, "out": COUNT}
+        shown = _shown_by(ran, nsqd, tmp_path)
+    finally:
+        nsqd.kill()
+    # It was looked for where it could be found.
+    for part in ("pyspark_nsq.connector.receiver", "Physical Plan", "wider than loopback: []", "authSecret"):
+        assert part in ran.stdout + ran.stderr, part
+    assert any("/events/" in place for place in shown)
+    assert any("/offsets/" in place for place in shown)
+    for secret in (SECRET, PASSWORD):
+        for form in (secret.encode(), base64.b64encode(b":" + secret.encode())):
+            assert [place for place, content in shown.items() if form in content] == []
+
+
+def test_values_do_not_show_their_secrets() -> None:
+    options = {"topic": "t", "nsqdTcpAddresses": "a:1", "authSecret": SECRET}
+    source = parse_source_options(options | {"channel": "c", "tls": "true"})
+    values: list[Any] = [source, parse_sink_options(options), Secret(SECRET), Security(auth_secret=Secret(SECRET))]
+    values += [commands, HttpAuth(lambda _question: None, lambda: 0, tls=True)]
+    for value in values:
+        assert SECRET not in repr(value) + str(value) + f"{value}"
+
+
+# Permissions
+
+_TCP_COMMANDS = {
+    "PUB": commands.pub("other", b"x"),
+    "DPUB": commands.dpub("other", 10, b"x"),
+    "MPUB": commands.mpub("other", [b"x", b"y"]),
+    "SUB": commands.sub("other", "c"),
+}
+
+
+@pytest.fixture(scope="module")
+def guarded(auth_server: AuthServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nsqd]:
+    """An nsqd that asks for secrets, over HTTP too; what is known grants everything."""
+    flags = [f"-auth-http-address={auth_server.address}", "-http-require-auth"]
+    nsqd = Nsqd(own_brokers(), tmp_path_factory.mktemp("guarded"), (), flags)
+    yield nsqd
+    nsqd.kill()
+
+
+def _answers(nsqd: Nsqd, said: bytes) -> list[Frame]:
+    """What nsqd says until it ends the connection."""
+    with socket.create_connection(("127.0.0.1", nsqd.ports["TCP"]), 10) as client:
+        client.sendall(commands.MAGIC_V2 + said)
+        client.shutdown(socket.SHUT_WR)
+        heard = b"".join(iter(lambda: client.recv(65536), b""))
+    return split_frames(heard, 1 << 20)[0]
+
+
+def _ask(nsqd: Nsqd, method: str, target: str, secret: str | None, body: bytes = b"") -> tuple[int, bytes]:
+    connection = http.client.HTTPConnection("127.0.0.1", nsqd.ports["HTTP"], timeout=10)
+    try:
+        connection.request(method, target, body, {} if secret is None else {"Authorization": f"Bearer {secret}"})
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    finally:
+        connection.close()
+
+
+def _post(nsqd: Nsqd, target: str, body: bytes = b"") -> None:
+    assert _ask(nsqd, "POST", target, SECRET, body)[0] == 200, target
+
+
+@pytest.mark.parametrize("word", _TCP_COMMANDS)
+def test_without_auth_no_command_does_anything(guarded: Nsqd, word: str) -> None:
+    (refusal,) = _answers(guarded, _TCP_COMMANDS[word])
+    assert refusal == (ERROR, f"E_AUTH_FIRST AUTH required before {word}".encode())
+    _expect_untouched(guarded)
+
+
+@pytest.mark.parametrize("word", _TCP_COMMANDS)
+def test_a_wrong_secret_opens_nothing(guarded: Nsqd, word: str) -> None:
+    (refusal,) = _answers(guarded, commands.auth(b"a guess") + _TCP_COMMANDS[word])
+    assert refusal == (ERROR, b"E_AUTH_FAILED AUTH failed")
+    _expect_untouched(guarded)
+
+
+@pytest.mark.parametrize("word", _TCP_COMMANDS)
+def test_what_is_not_granted_is_denied(tmp_path: Path, word: str) -> None:
+    """A secret for one topic opens no other."""
+    with AuthServer(SECRET, topic="^mine$") as server:
+        nsqd = Nsqd(own_brokers(), tmp_path, (), [f"-auth-http-address={server.address}"])
+        try:
+            granted, refusal = _answers(nsqd, commands.auth(SECRET.encode()) + _TCP_COMMANDS[word])
+            assert granted.type == RESPONSE
+            assert refusal.data.startswith(f'E_UNAUTHORIZED AUTH failed for {word} on "other"'.encode())
+            mine = _TCP_COMMANDS["PUB"].replace(b"other", b"mine")
+            assert _answers(nsqd, commands.auth(SECRET.encode()) + mine)[1] == (RESPONSE, OK)
+            assert [topic["topic_name"] for topic in nsqd.raw_stats()["topics"]] == ["mine"]
+        finally:
+            nsqd.kill()
+
+
+def _expect_untouched(nsqd: Nsqd) -> None:
+    assert json.loads(_ask(nsqd, "GET", "/stats?format=json", SECRET)[1])["topics"] == []
+
+
+@pytest.mark.parametrize("secret", [None, "a guess"])
+def test_nothing_is_done_over_http_without_the_secret(guarded: Nsqd, secret: str | None) -> None:
+    refused = 401 if secret is None else 403
+    for method, target in (
+        *(("POST", f"/{word}?topic=other") for word in ("pub", "mpub", "topic/create", "topic/delete", "topic/empty")),
+        *(("POST", f"/channel/{word}?topic=other&channel=c") for word in ("create", "delete", "pause")),
+        *(("GET", target) for target in ("/stats", "/metrics", "/info", "/config/log_level", "/debug/pprof/cmdline")),
+        *(("PUT", "/config/log_level"), ("POST", "/debug/freememory"), ("GET", "/nothing"), ("HEAD", "/stats")),
+    ):
+        assert _ask(guarded, method, target, secret, b"x")[0] == refused, (method, target)
+    assert _ask(guarded, "GET", "/ping", secret)[0] == 200
+    _expect_untouched(guarded)
+
+
+# TLS
+
+
+@pytest.mark.parametrize("value", ["1", "yes", "on", "t", "", "None", "truee", "verify"])
+def test_verification_is_switched_off_by_nothing_but_true(value: str) -> None:
+    options = {"topic": "t", "channel": "c", "nsqdTcpAddresses": "a:1", "tls": "true", "tlsInsecureSkipVerify": value}
+    with pytest.raises(OptionError, match="tlsInsecureSkipVerify"):
+        parse_source_options(options)
+
+
+@pytest.mark.parametrize("value", [{}, {"tlsInsecureSkipVerify": "false"}])
+def test_verification_is_on(value: dict[str, str]) -> None:
+    options = {"topic": "t", "channel": "c", "nsqdTcpAddresses": "a:1", "tls": "true", **value}
+    context = tls_context(parse_source_options(options).connection.security)
+    assert context.check_hostname
+    assert context.verify_mode is ssl.CERT_REQUIRED
+    assert context.minimum_version >= ssl.TLSVersion.TLSv1_2
+
+
+def test_an_authority_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    options = {"topic": "t", "channel": "c", "nsqdTcpAddresses": "a:1", "tls": "true"}
+    for content in (None, "", "no certificate"):
+        path = tmp_path / "ca.pem"
+        if content is not None:
+            path.write_text(content)
+        with pytest.raises(OptionError, match="tlsCaFile"):
+            parse_source_options(options | {"tlsCaFile": str(path)})
+
+
+def test_a_certificate_for_another_host_is_refused(certificates: Certificates, tmp_path: Path) -> None:
+    """Over TCP and over HTTPS: the authority is right, the name is not."""
+    nsqd = Nsqd(
+        own_brokers(),
+        tmp_path,
+        (),
+        ["-https-address=127.0.0.2:0", *certificates.nsqd_flags(ask_client=False)],
+    )
+    try:
+        (port,) = [port for ip, port in listening(nsqd.process.pid) if ip == "127.0.0.2"]
+        security = Security(tls=True, tls_ca_file=str(certificates.authority))
+        with pytest.raises(DiscoveryError, match=r"CERTIFICATE_VERIFY_FAILED.*127\.0\.0\.2"):
+            fetch_json(HttpAddress(Address("127.0.0.2", port), tls=True), "/info", 10, security)
+    finally:
+        nsqd.kill()
