@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from pyspark_nsq.broker.http_messages import unescape
+from pyspark_nsq.proto.pieces import append_piece
 
 HEAD_BYTES_MAX = 64 * 1024
 """Request line and headers. NSQ's own need a few hundred bytes; proxies and cookies add some thousand."""
@@ -74,7 +75,7 @@ class RequestParser:
         if self._content_length > self._body_bytes:  # a counted body is kept in pieces: joined once, not grown
             missing = self._content_length - self._body_bytes
             piece = data[:missing]
-            self._body.append(piece)
+            append_piece(self._body, piece)
             self._body_bytes += len(piece)
             data = data[missing:]
         self._buffer += data
@@ -157,7 +158,7 @@ class RequestParser:
         piece = bytes(self._buffer[: self._chunk_left])
         if piece:
             del self._buffer[: len(piece)]
-            self._body.append(piece)
+            append_piece(self._body, piece)
             self._body_bytes += len(piece)
             self._chunk_left -= len(piece)
         if self._chunk_left:

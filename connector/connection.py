@@ -15,6 +15,7 @@ from pyspark_nsq.proto import commands
 from pyspark_nsq.proto.columns import Bytes, decode_frames
 from pyspark_nsq.proto.errors import WireError
 from pyspark_nsq.proto.frames import CLOSE_WAIT, ERROR, HEARTBEAT, MESSAGE_ID_SIZE, OK, Frame
+from pyspark_nsq.proto.pieces import append_piece
 from pyspark_nsq.proto.runs import FIN, REQ, TOUCH, encode_run
 
 Ids = bytes | memoryview
@@ -83,7 +84,7 @@ class Connection:
     def receive(self, data: Bytes) -> Events:
         """What these bytes and those before them say. ``WireError`` and ``ConnectError`` end the connection."""
         if self._input_size:
-            self._input.append(bytes(data))
+            append_piece(self._input, bytes(data))
             self._input_size += len(data)
             # A large frame comes in many pieces: they are joined once, when it is whole.
             if self._input_size < self._input_needed:

@@ -104,7 +104,7 @@ def fetch(partition: RangePartition, columns: Sequence[str]) -> deque[Piece]:
     while True:
         try:
             stub = _stub(next(targets), partition.place.way)
-            return _pieces(stub.Read(request, metadata=[(_TOKEN_KEY, partition.token)]), partition, columns)
+            return pieces_of(stub.Read(request, metadata=[(_TOKEN_KEY, partition.token)]), partition, columns)
         except OSError as error:
             # Memory that cannot be looked into: then it has to be sent.
             log.debug("%r: %s", partition, error)
@@ -119,7 +119,7 @@ def fetch(partition: RangePartition, columns: Sequence[str]) -> deque[Piece]:
             time.sleep(_RETRY_S)
 
 
-def _pieces(call: Any, partition: RangePartition, columns: Sequence[str]) -> deque[Piece]:
+def pieces_of(call: Any, partition: RangePartition, columns: Sequence[str]) -> deque[Piece]:
     """All that comes in a call."""
     from pyspark_nsq.connector.shared_memory import opened
 

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 from pyspark_nsq.proto.frames import MESSAGE_ID_SIZE
 from pyspark_nsq.proto.names import NAME_LENGTH_MAX, decode_name, quote
+from pyspark_nsq.proto.pieces import append_piece
 
 # A line with its line feed; nsqd reads commands through a buffer of this size.
 LINE_SIZE_MAX: Final = 16 * 1024
@@ -165,7 +166,7 @@ class CommandParser:
         """The commands that ``data`` completes."""
         buffer = data
         if self._chunks:
-            self._chunks.append(data)
+            append_piece(self._chunks, data)
             self._buffered_size += len(data)
             # A large body that comes in small pieces is joined once, when it is whole.
             if self._buffered_size < self._needed_size:

@@ -24,7 +24,7 @@ _PYPI = "https://pypi.org/pypi"
 _OSV = "https://api.osv.dev/v1/query"
 _TIMEOUT_S = 20
 _ANSWER_SIZE_MAX = 32 * 1024 * 1024
-_AT_ONCE = 8
+_AT_ONCE = 16
 
 
 class UnknownError(Exception):

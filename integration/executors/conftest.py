@@ -62,7 +62,10 @@ def start_driver(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.fixture
 def driver(start_driver: StartDriver, cluster: Cluster) -> Iterator[Driver]:
-    yield start_driver()
+    found = start_driver()
+    yield found
+    if found.process.poll() is None:
+        found.call("stop_all")
     wait_nothing_left(cluster.folder)
 
 

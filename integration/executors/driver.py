@@ -48,11 +48,19 @@ class Driver:
         return {
             "batches": [batches[number] for number in sorted(batches)],
             "failure": str(failure) if failure else "",
-            "report": progress.sources[0].latestOffset if progress else None,
+            "report": _offset(progress.sources[0].latestOffset) if progress else None,
         }
 
     def stop(self, query: str) -> None:
         self.queries[query].stop()
+
+    def stop_all(self) -> None:
+        for query in self.queries.values():
+            query.stop()
+
+
+def _offset(shown: Any) -> Any:
+    return json.loads(shown) if isinstance(shown, str) else shown
 
 
 def main() -> None:

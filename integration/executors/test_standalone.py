@@ -63,7 +63,7 @@ def test_each_host_receives_under_tls_and_tells_no_token(
     bodies = query.wait_for(books.published)
     feed_until(books, query, lambda: two_receivers(cluster), "two receivers")
     # Both sources are read, by both receivers.
-    wait_until(lambda: len(query.state()["report"]["ends"]) == 2, "two lanes")
+    feed_until(books, query, lambda: len(query.state()["report"]["ends"]) == 2, "two lanes")
     feed_until(books, query, lambda: all(count(query)), "messages of both receivers")
     query.wait_for(books.published)
     books.wait_settled()

@@ -104,7 +104,9 @@ def main(master: str) -> None:
 
     from faults.held_source import HeldSource
 
-    spark = make_session(master, **{"spark.executor.memory": "700m", "spark.driver.memory": "1g"})
+    # Idle queries would ask a hundred times a second each, which takes the processor from what is tested.
+    quiet = {"spark.sql.streaming.pollingDelay": "50ms", "spark.executor.memory": "700m"}
+    spark = make_session(master, **quiet)
     spark.dataSource.register(HeldSource)
     server = Server(spark)
     _answer({})

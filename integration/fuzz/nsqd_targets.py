@@ -1,18 +1,14 @@
 """nsqd's ports: the session behind its TCP port, plain and compressed, and its HTTP API."""
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from fuzz.http_serving import HTTP_WORDS, request, serve
-from fuzz.target import KIB, MIB, Target, pieces
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "tests/broker/support"))
-
 from simulation.memory_files import MemoryFiles
 from simulation.session_world import Client, World
 
+from fuzz.http_serving import HTTP_WORDS, request, serve
+from fuzz.target import KIB, MIB, Target, pieces
 from pyspark_nsq.broker.auth import AuthState, parse_answer
 from pyspark_nsq.broker.nsqd_http import NsqdApi
 from pyspark_nsq.broker.nsqd_options import NsqdOptions, TlsRequired

@@ -1,5 +1,8 @@
 """What was learned by fuzzing holds without a fuzzer: every input that is kept, within the memory it may take."""
 
+import logging
+from collections.abc import Iterator
+
 import pytest
 
 from fuzz import corpus

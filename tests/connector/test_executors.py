@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,11 +21,12 @@ WAY = Way(None, "the token that nobody sees", "127.0.0.1:9", Starting("session",
 
 
 @pytest.fixture(autouse=True)
-def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A host of the test's own."""
-    monkeypatch.setattr(executors.tempfile, "gettempdir", lambda: str(tmp_path))
-    monkeypatch.setattr(executors, "_looked_at", {})
-    return
+def temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A host of the test's own; its path is short enough for a socket's."""
+    with tempfile.TemporaryDirectory(prefix="host-") as folder:
+        monkeypatch.setattr(executors.tempfile, "gettempdir", lambda: folder)
+        monkeypatch.setattr(executors, "_looked_at", {})
+        yield Path(folder)
 
 
 def test_one_starts_a_receiver_and_others_see_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,25 +99,25 @@ def test_executors_are_noted_and_seen_to_end(tmp_path: Path) -> None:
 
 
 def test_the_executor_is_the_first_parent_that_is_no_python() -> None:
-    worker = "from pyspark_nsq.connector.executors import executor_of; import os; print(executor_of(os.getpid()).pid, flush=True)"
-    daemon = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {worker!r}])"
+    code = "from pyspark_nsq.connector.executors import executor_of; import os; print(executor_of(os.getpid()).pid)"
+    daemon = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {code!r}])"
     shell = f'echo $$; "{sys.executable}" -c "$CODE"; true'
     done = subprocess.run(["sh", "-c", shell], env=os.environ | {"CODE": daemon}, capture_output=True, text=True)
     shell_pid, found = done.stdout.split()
     assert found == shell_pid
 
 
-def test_a_receiver_whose_driver_cannot_be_reached_ends_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_receiver_whose_driver_cannot_be_reached_ends_and_leaves_nothing(temporary: Path) -> None:
     ensure_receiver(WAY)
     folder = folder_of(WAY.token)
     deadline = time.monotonic() + 60
     while folder.exists():
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    assert not list(tmp_path.iterdir())
+    assert not list(temporary.iterdir())
 
 
-def test_a_terminated_receiver_leaves_nothing(tmp_path: Path) -> None:
+def test_a_terminated_receiver_leaves_nothing() -> None:
     assert WAY.starting
     patient = Way(None, WAY.token, "127.0.0.1:9", Starting("session", None, (0,), 100.0))
     ensure_receiver(patient)

@@ -17,7 +17,16 @@ from pyspark.sql.types import (
 )
 
 from pyspark_nsq.connector.errors import OptionError
-from pyspark_nsq.connector.rows import BodyError, Piece, Place, RangePartition, ReadError, _pieces, received_messages, row_batch
+from pyspark_nsq.connector.rows import (
+    BodyError,
+    Piece,
+    Place,
+    RangePartition,
+    ReadError,
+    pieces_of,
+    received_messages,
+    row_batch,
+)
 from pyspark_nsq.connector.schema import DEFAULT_SCHEMA, check_schema
 from pyspark_nsq.proto import receiver_pb2 as pb
 from pyspark_nsq.proto.columns import decode_frames
@@ -133,4 +142,4 @@ def test_a_partition_does_not_show_its_token() -> None:
 def test_a_range_of_which_a_part_is_missing_yields_nothing() -> None:
     partition = RangePartition(Place("127.0.0.1:1"), "token", 0, 3)
     with pytest.raises(ReadError, match="has 3 messages, but 2 came"):
-        _pieces(iter([piece([], b"a", b"b")]), partition, [])
+        pieces_of(iter([piece([], b"a", b"b")]), partition, [])

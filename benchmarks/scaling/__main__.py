@@ -1,0 +1,72 @@
+"""How far receivers on many hosts go: the parts are measured here, the rest is simulated.
+
+    ./run bench scaling [--broker go|ours] [--costs FILE] [--save FILE] [--seconds 20]
+
+The costs of a message, a batch, a task, a lane and a status are measured on this machine, or read from a file that
+--save wrote. The model (model.py) puts them together to clusters of up to hundreds of hosts and nsqds. It knows the
+work of the connector, of nsqd and of a query that does nothing with its rows; it does not know what yours does.
+"""
+
+import argparse
+import json
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
+
+from measure import load, measure
+from model import Costs, Shape, Simulation
+
+CORES = 4
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--broker", choices=["go", "ours"], default="go", help="whose nsqd to measure")
+    parser.add_argument("--costs", metavar="FILE", help="do not measure, read what --save wrote")
+    parser.add_argument("--save", metavar="FILE", help="write the measured costs")
+    parser.add_argument("--seconds", type=float, default=20.0, help="how long a simulated query runs")
+    told = parser.parse_args()
+    costs = load(told.costs) if told.costs else measure(told.broker)
+    if told.save:
+        Path(told.save).write_text(json.dumps(asdict(costs), indent=2) + "\n")
+    for name, seconds in asdict(costs).items():
+        print(f"{name:17} {seconds * 1e6:12.3f} microseconds")
+    for title, shapes in tables():
+        print(f"\n{title}\n{HEAD}")
+        for shape in shapes:
+            print(row(shape, costs, told.seconds))
+
+
+HEAD = (
+    "| hosts | nsqds | maxInFlight | tasks | messages/s | batch s | in flight for s | ceiling | busy |\n|" + "---|" * 9
+)
+
+
+def tables() -> list[tuple[str, list[Shape]]]:
+    one = Shape(nsqds=1, hosts=1, cores_per_host=CORES, partitions=CORES, in_flight_max=50_000)
+
+    def grown(hosts: int, nsqds: int, in_flight_per_host: int = 400_000, tasks_per_core: float = 1) -> Shape:
+        tasks = max(1, round(hosts * CORES * tasks_per_core))
+        return replace(one, hosts=hosts, nsqds=nsqds, partitions=tasks, in_flight_max=hosts * in_flight_per_host)
+
+    return [
+        ("One host, one nsqd: the window", [replace(one, in_flight_max=n) for n in (12_500, 50_000, 200_000, 400_000)]),
+        ("Hosts and nsqds", [grown(n, n) for n in (1, 3, 10, 30, 100, 300)]),
+        ("Few nsqds for 30 hosts", [grown(30, n) for n in (1, 5, 15, 60, 300)]),
+        ("The window of 100 hosts", [grown(100, 100, n) for n in (20_000, 100_000, 400_000, 1_000_000)]),
+        ("The tasks of 300 hosts", [grown(300, 300, tasks_per_core=part) for part in (0.25, 0.5, 1, 2)]),
+    ]
+
+
+def row(shape: Shape, costs: Costs, seconds: float) -> str:
+    result = Simulation(shape, costs).run(seconds)
+    busy = ", ".join(f"{name} {part:.0%}" for name, part in result.busy.items() if part >= 0.05)
+    numbers = [f"{shape.hosts} | {shape.nsqds} | {shape.in_flight_max:,} | {shape.partitions} | {result.rate:,.0f}"]
+    numbers.append(f"{result.batch_s:.2f} | {result.latency_s:.2f} | {result.ceiling} | {busy}")
+    return f"| {' | '.join(numbers)} |"
+
+
+if __name__ == "__main__":
+    main()

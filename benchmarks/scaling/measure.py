@@ -1,0 +1,182 @@
+"""What the model's parts cost on this machine."""
+
+import json
+import queue
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+from model import Costs
+from pyspark.sql import SparkSession
+from rig.nsqd import Nsqd
+from rig.session import start_spark
+
+from pyspark_nsq.connector.beginning import Beginning
+from pyspark_nsq.connector.coordinator import Coordinator
+from pyspark_nsq.connector.fleet import Fleet
+from pyspark_nsq.connector.offsets import START
+from pyspark_nsq.connector.options import parse_source_options
+from pyspark_nsq.connector.settings import ConnectionSettings
+from pyspark_nsq.connector.source_state import Limits
+from pyspark_nsq.proto import receiver_pb2 as pb
+
+_MESSAGES = 1_500_000
+_SIZE = 200
+_RECEIVERS = 16
+_LANES = 256
+_TASKS = (8, 264)
+
+
+def measure(broker: str) -> Costs:
+    spark = start_spark("scaling", {})
+    batch, task = _empty_batch(spark), _task(spark)
+    nsqd, receiver, rows = _messages(spark, broker)
+    spark.stop()
+    return Costs(nsqd, receiver, rows, batch, task, _lane(), _status())
+
+
+def _empty_batch(spark: SparkSession) -> float:
+    """What a batch of one row of Spark's own test source takes."""
+    with tempfile.TemporaryDirectory() as folder:
+        stream = spark.readStream.format("rate").option("rowsPerSecond", 20).load()
+        query = stream.writeStream.format("noop").option("checkpointLocation", folder).start()
+        time.sleep(8)
+        took = sorted(progress.durationMs["triggerExecution"] for progress in query.recentProgress[3:])
+        query.stop()
+    return float(took[len(took) // 2]) / 1000
+
+
+def _task(spark: SparkSession) -> float:
+    """What one more task takes of the driver."""
+    context = spark.sparkContext
+
+    def seconds(tasks: int) -> float:
+        begin = time.perf_counter()
+        context._jsc.sc().range(0, tasks, 1, tasks).count()
+        return time.perf_counter() - begin
+
+    for tasks in _TASKS * 3:
+        seconds(tasks)
+    few, many = (min(seconds(tasks) for _ in range(5)) for tasks in _TASKS)
+    return (many - few) / (_TASKS[1] - _TASKS[0])
+
+
+def _messages(spark: SparkSession, name: str) -> tuple[float, float, float]:
+    """The work of nsqd, the receiver and Spark for a message, in one run that is as fast as it can be."""
+    broker = Nsqd(name, 2 * _MESSAGES)
+    try:
+        broker.reset("bench")
+        broker.post("/channel/create?topic=bench&channel=spark")
+        broker.fill("bench", _MESSAGES, _SIZE)
+        reader = spark.readStream.format("nsq").option("topic", "bench").option("channel", "spark")
+        reader = reader.option("nsqdTcpAddresses", broker.tcp).option("nsqdHttpAddresses", broker.http)
+        reader = reader.option("maxInFlight", 400_000).option("maxInFlightBytes", "2g")
+        writer = reader.load().writeStream.format("noop")
+        query = writer.option("checkpointLocation", str(broker.folder / "checkpoint")).start()
+        while (first := broker.unfinished("bench")) == _MESSAGES:
+            time.sleep(0.05)
+        before = _work(broker)
+        while (left := broker.unfinished("bench")) > _MESSAGES // 10:
+            time.sleep(0.05)
+        after = _work(broker)
+        query.stop()
+    finally:
+        broker.close()
+    done = first - left
+    nsqd, receiver, rest = (after[part] - before[part] for part in ("nsqd", "receiver", "spark"))
+    return nsqd / done, receiver / done, rest / done
+
+
+def _work(broker: Nsqd) -> dict[str, float]:
+    """The seconds that each part has worked."""
+    work = {"nsqd": 0.0, "receiver": 0.0, "spark": 0.0}
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            words = " ".join(process.cmdline())
+            part = "nsqd" if f"-data-path={broker.folder}" in words else "spark"
+            part = "receiver" if "connector.receiver" in words else part
+            work[part] += _seconds(process)
+    return work
+
+
+def _seconds(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)
+
+
+def _lane() -> float:
+    """What planning a batch costs for each lane: where it ends, and its partitions."""
+    texts = {"topic": "t", "channel": "c", "nsqdTcpAddresses": "127.0.0.1:1", "numPartitions": str(_LANES)}
+    coordinator = Coordinator(parse_source_options(texts | {"receivers": "64"}), available_now=False)
+    lanes = [_Lane() for _ in range(_LANES)]
+    coordinator._receivers = lanes
+    rounds = 20
+    begin = time.process_time()
+    for _ in range(rounds):
+        end = coordinator.latest(START, 10**9)
+        coordinator.partitions(START, end)
+    return (time.process_time() - begin) / rounds / _LANES
+
+
+class _Lane:
+    incarnation = 0
+    address = "127.0.0.1:1"
+    status = pb.Status(end=1000)
+    past: tuple[pb.Status, ...] = ()
+    failure = None
+
+
+def _status() -> float:
+    """What a receiver's sign of life costs the driver, of which it gets several a lease."""
+    with tempfile.TemporaryDirectory() as folder:
+        token = Path(folder) / "token"
+        token.write_text("0123456789abcdef")
+        command = [sys.executable, "-m", "pyspark_nsq.connector.nsq_receiver", "--listen", "127.0.0.1:0"]
+        command += ["--token-file", str(token)]
+        processes = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(_RECEIVERS)]
+        try:
+            addresses = ",".join(map(_listening, processes))
+            return _status_of(addresses, str(token))
+        finally:
+            for process in processes:
+                process.kill()
+                process.communicate()
+
+
+def _listening(process: "subprocess.Popen[str]") -> str:
+    assert process.stderr
+    for line in process.stderr:
+        if "listening on" in line:
+            return line.rsplit(maxsplit=1)[1]
+    raise SystemExit("nsq-receiver did not start")
+
+
+def _status_of(addresses: str, token: str) -> float:
+    texts = {"topic": "t", "channel": "c", "nsqdTcpAddresses": "127.0.0.1:1", "receivers": addresses}
+    options = replace(parse_source_options(texts | {"receiverTokenFile": token}).receivers, lease_s=0.5)
+    limits = Limits("c", 0, 2**20, 2**20, None, None, 0.1, 1.0)
+    heard: queue.SimpleQueue[None] = queue.SimpleQueue()
+    query = Beginning("s", "t" * 64, 0, limits, ConnectionSettings(), 0.5, 0.5)
+    fleet = Fleet(options, query, 1000, lambda: heard.put(None), _nothing, _nothing)
+    fleet.start()
+    while len(fleet.live) < _RECEIVERS:
+        time.sleep(0.01)
+    begin, before = time.process_time(), heard.qsize()
+    time.sleep(5)
+    seconds, statuses = time.process_time() - begin, heard.qsize() - before
+    fleet.begin_stop()
+    fleet.end_stop()
+    return seconds / statuses
+
+
+def _nothing() -> None:
+    pass
+
+
+def load(path: str) -> Costs:
+    return Costs(**json.loads(Path(path).read_text()))
