@@ -128,3 +128,9 @@ def start_reader(daemon: Nsqd, topic: str, channel: str, seconds: float) -> "sub
     """A bench_reader that runs on while something else is measured."""
     flags = [f"--nsqd-tcp-address={daemon.tcp}", f"--topic={topic}", f"--channel={channel}", f"--runfor={seconds}s"]
     return subprocess.Popen([go_folder() / "bench_reader", *flags], stderr=subprocess.DEVNULL)
+
+
+def start_light_reader(daemon: Nsqd, topic: str, channels: list[str]) -> "subprocess.Popen[bytes]":
+    """One process that consumes all channels at little cost (see reader.py) until it is killed."""
+    program = Path(__file__).parent / "reader.py"
+    return subprocess.Popen([sys.executable, program, daemon.tcp, topic, *channels], stderr=subprocess.DEVNULL)

@@ -4,11 +4,15 @@
 
 Each round measures both, in turns of changing order; the table shows the medians: messages a second, and the CPU
 seconds that the daemon took for a million messages, which the load generator's own appetite does not blur. Ours runs
-with its durability on: what is acknowledged is written.
+with its durability on: what is acknowledged is written. Bodies have 200 bytes.
+
+A measurement during which others used the machine is repeated, up to ``--attempts`` times; how many had to be taken all
+the same, and how many cores were used at most, stands in the last columns.
 """
 
 import argparse
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -19,9 +23,12 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import idle
 import latency
-from daemons import Nsqd, bench_writer, fill, start_reader
+from daemons import Nsqd, bench_writer, fill, start_light_reader, start_reader
+from quiet import Watch
 
 IN_MEMORY = "--mem-queue-size=100000000"
+ON_DISK = "--mem-queue-size=10000"
+FOREIGN_CORES_MAX = 0.15
 
 
 class Result(NamedTuple):
@@ -29,6 +36,7 @@ class Result(NamedTuple):
 
     rate: float
     cpu: float | None = None
+    foreign_cores: float = 0.0
 
 
 def _measured(daemon: Nsqd, work: Callable[[], float], seconds: float) -> Result:
@@ -49,7 +57,7 @@ def publish(batch: int) -> Callable[[str, float], Result]:
     return load
 
 
-def consume(batch: int, count: int, *flags: str) -> Callable[[str, float], Result]:
+def consume(batch: int, count: int, *flags: str, seconds_max: float = 0.0) -> Callable[[str, float], Result]:
     """Take from a queue that is filled first: all of it, or what can be taken in the time."""
 
     def load(name: str, seconds: float) -> Result:
@@ -57,29 +65,26 @@ def consume(batch: int, count: int, *flags: str) -> Callable[[str, float], Resul
         try:
             daemon.create("t", "c")
             fill(daemon, "t", count, batch)
-            return _drained(daemon, ["c"], seconds)
+            before, started = daemon.cpu_seconds(), time.monotonic()
+            waiting = _waiting(daemon)
+            left = _drain(daemon, start_reader(daemon, "t", "c", seconds_max or seconds))
+            took, cpu = time.monotonic() - started, daemon.cpu_seconds() - before
+            return Result((waiting - left) / took, cpu / (waiting - left) * 1e6)
         finally:
             daemon.remove()
 
     return load
 
 
-def _drained(daemon: Nsqd, channels: list[str], seconds: float) -> Result:
-    """Consume on all channels at once until all are empty, at most ``seconds``."""
-    before, started = daemon.cpu_seconds(), time.monotonic()
-    waiting = _waiting(daemon)
-    readers = [start_reader(daemon, "t", channel, seconds) for channel in channels]
+def _drain(daemon: Nsqd, reader: "subprocess.Popen[bytes]") -> int:
+    """Wait for the topic to be empty, or the reader to end; how many messages are left."""
     try:
-        while (left := _waiting(daemon)) > 0 and any(reader.poll() is None for reader in readers):
-            time.sleep(0.02)
+        while (left := _waiting(daemon)) > 0 and reader.poll() is None:
+            time.sleep(0.05)
     finally:
-        took = time.monotonic() - started
-        cpu = daemon.cpu_seconds() - before
-        for reader in readers:
-            reader.kill()
-            reader.wait()
-    done = waiting - left
-    return Result(done / took, cpu / done * 1e6)
+        reader.kill()
+        reader.wait()
+    return left
 
 
 def _waiting(daemon: Nsqd) -> int:
@@ -88,14 +93,15 @@ def _waiting(daemon: Nsqd) -> int:
 
 
 def fan_out(name: str, _: float) -> Result:
-    """Publish to a topic with ten channels and consume all: messages that came out a second."""
+    """Publish to a topic with ten channels and consume all: messages that came out a second. Ten of Go's bench_reader
+    would take both cores for themselves, hence a lighter reader."""
     daemon = Nsqd(name, IN_MEMORY)
     channels = [f"c{number}" for number in range(10)]
     try:
         daemon.create("t", *channels)
         before, started = daemon.cpu_seconds(), time.monotonic()
         messages = fill(daemon, "t", 200_000) * len(channels)
-        _drained(daemon, channels, 60)
+        _drain(daemon, start_light_reader(daemon, "t", channels))
         took = time.monotonic() - started
         return Result(messages / took, (daemon.cpu_seconds() - before) / messages * 1e6)
     finally:
@@ -147,10 +153,10 @@ LOADS: dict[str, tuple[str, Callable[[str, float], Result]]] = {
     "mpub200": ("MPUB of 200", publish(200)),
     "mpub10": ("MPUB of 10", publish(10)),
     "single": ("one message a command", publish(1)),
-    "sub": ("SUB + FIN, RDY 2500", consume(200, 2_000_000, IN_MEMORY)),
-    "sub-single": ("the same, published one by one", consume(1, 200_000, IN_MEMORY)),
+    "sub": ("SUB + FIN, RDY 2500, 3 M queued", consume(200, 3_000_000, IN_MEMORY)),
+    "sub-single": ("the same, published one by one", consume(1, 250_000, IN_MEMORY)),
     "fanout": ("fan-out to 10 channels", fan_out),
-    "disk": ("backlog on disk, mem-queue-size 10000", consume(200, 2_000_000, "--mem-queue-size=10000")),
+    "disk": ("backlog on disk, mem-queue-size 10000", consume(200, 2_000_000, ON_DISK, seconds_max=60)),
     "memory": ("RSS bytes a queued message", memory),
     "latency": ("p99 ms publish to deliver, 5,000/s", latency_p99),
     "idle": ("% of a core, idle crowd", idle_cpu),
@@ -162,24 +168,44 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--rounds", type=int, default=5)
     arguments.add_argument("--seconds", type=float, default=1.5)
+    arguments.add_argument("--attempts", type=int, default=4)
     arguments.add_argument("loads", nargs="*", metavar="load", help=f"of {', '.join(LOADS)}; all without")
     given = arguments.parse_args()
     unknown = set(given.loads) - set(LOADS)
     if unknown:
         arguments.error(f"no such load: {', '.join(sorted(unknown))}")
-    print("| load | ours | Go | ratio | ours CPU s/M | Go CPU s/M | ratio |\n|---|---|---|---|---|---|---|")
+    print("| load | ours | Go | ratio | ours CPU s/M | Go CPU s/M | ratio | disturbed | by cores |")
+    print("|---|---|---|---|---|---|---|---|---|")
     for key in given.loads or LOADS:
         title, load = LOADS[key]
         results: dict[str, list[Result]] = {"ours": [], "go": []}
         for number in range(given.rounds):
             for name in ("ours", "go") if number % 2 else ("go", "ours"):
-                results[name].append(load(name, given.seconds))
+                results[name].append(_undisturbed(load, name, given.seconds, given.attempts))
         print(_row(title, results["ours"], results["go"]), flush=True)
+
+
+def _undisturbed(load: Callable[[str, float], Result], name: str, seconds: float, attempts: int) -> Result:
+    """The first measurement during which others left the machine alone, else the one that they disturbed least."""
+    least: Result | None = None
+    for _ in range(attempts):
+        watch = Watch()
+        result = load(name, seconds)
+        result = result._replace(foreign_cores=watch.foreign_cores())
+        if least is None or result.foreign_cores < least.foreign_cores:
+            least = result
+        if least.foreign_cores <= FOREIGN_CORES_MAX:
+            break
+    assert least is not None
+    return least
 
 
 def _row(title: str, ours: list[Result], go: list[Result]) -> str:
     cells = [title, *_compared([one.rate for one in ours], [one.rate for one in go])]
     cells += _compared([one.cpu for one in ours if one.cpu], [one.cpu for one in go if one.cpu])
+    disturbances = [one.foreign_cores for one in ours + go]
+    disturbed = sum(cores > FOREIGN_CORES_MAX for cores in disturbances)
+    cells += [f"{disturbed} of {len(disturbances)}", f"{max(disturbances):.2f}"]
     return f"| {' | '.join(cells)} |"
 
 

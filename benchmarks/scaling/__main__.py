@@ -15,8 +15,8 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 
-from measure import load, measure
-from model import Costs, Shape, Simulation
+from measure import load, measure  # noqa: E402 (they are found by the line above)
+from model import Costs, Shape, Simulation  # noqa: E402
 
 CORES = 4
 
@@ -40,7 +40,7 @@ def main() -> None:
 
 
 HEAD = (
-    "| hosts | nsqds | maxInFlight | tasks | messages/s | batch s | in flight for s | ceiling | busy |\n|" + "---|" * 9
+    "| hosts | nsqds | maxInFlight | tasks | messages/s | batch s | held s | ceiling | busy |\n" + "|---" * 9 + "|"
 )
 
 

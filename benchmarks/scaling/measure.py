@@ -30,6 +30,8 @@ _SIZE = 200
 _RECEIVERS = 16
 _LANES = 256
 _TASKS = (8, 264)
+_BATCHES = 20
+_LEASE_S = 2.0
 
 
 def measure(broker: str) -> Costs:
@@ -45,7 +47,8 @@ def _empty_batch(spark: SparkSession) -> float:
     with tempfile.TemporaryDirectory() as folder:
         stream = spark.readStream.format("rate").option("rowsPerSecond", 20).load()
         query = stream.writeStream.format("noop").option("checkpointLocation", folder).start()
-        time.sleep(8)
+        while len(query.recentProgress) < _BATCHES:
+            time.sleep(0.1)
         took = sorted(progress.durationMs["triggerExecution"] for progress in query.recentProgress[3:])
         query.stop()
     return float(took[len(took) // 2]) / 1000
@@ -158,10 +161,10 @@ def _listening(process: "subprocess.Popen[str]") -> str:
 
 def _status_of(addresses: str, token: str) -> float:
     texts = {"topic": "t", "channel": "c", "nsqdTcpAddresses": "127.0.0.1:1", "receivers": addresses}
-    options = replace(parse_source_options(texts | {"receiverTokenFile": token}).receivers, lease_s=0.5)
+    options = replace(parse_source_options(texts | {"receiverTokenFile": token}).receivers, lease_s=_LEASE_S)
     limits = Limits("c", 0, 2**20, 2**20, None, None, 0.1, 1.0)
     heard: queue.SimpleQueue[None] = queue.SimpleQueue()
-    query = Beginning("s", "t" * 64, 0, limits, ConnectionSettings(), 0.5, 0.5)
+    query = Beginning("s", "t" * 64, 0, limits, ConnectionSettings(), 0.5, _LEASE_S)
     fleet = Fleet(options, query, 1000, lambda: heard.put(None), _nothing, _nothing)
     fleet.start()
     while len(fleet.live) < _RECEIVERS:

@@ -2,13 +2,13 @@
 
 nsqds send messages in pieces, as far as windows allow; receivers decode them one piece after the other; a batch takes
 all that has arrived, its tasks run on the executors' cores, and when it is committed its messages are finished, which
-opens the windows again. The driver plans, launches tasks and reads the receivers' statuses with one core.
+opens the windows again. The planner, a Python process on the driver, reads the receivers' statuses and plans batches;
+Spark's driver launches tasks one after the other, and takes a while for each batch in which it mostly waits.
 """
 
 import heapq
-import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import count
 from typing import NamedTuple
 
@@ -20,8 +20,9 @@ class Costs:
     nsqd_message: float
     receiver_message: float
     task_message: float
-    # Of the driver: what a batch takes even when it is empty, what each of its tasks adds, and each lane.
+    # How long a batch takes even when it is empty.
     batch: float
+    # Of Spark's driver, for each task; of the planner, for each lane of a batch and each status of a receiver.
     task: float
     lane: float
     status: float
@@ -42,7 +43,7 @@ class Shape:
     rate: float | None = None
     # How often a receiver tells the driver what it has, at least: as the fleet does it.
     status_interval_s: float = 0.02
-    status_interval_s_per_host: float = 0.0005
+    status_interval_s_per_host: float = 0.002
 
 
 class Result(NamedTuple):
@@ -88,12 +89,6 @@ class _Flow:
     sending: bool = False
 
 
-@dataclass
-class _Batch:
-    taken: list[int] = field(default_factory=list)
-    started_at: float = 0.0
-
-
 class Simulation:
     def __init__(self, shape: Shape, costs: Costs) -> None:
         self._shape, self._costs = shape, costs
@@ -105,13 +100,15 @@ class Simulation:
         self._networks = [_Server() for _ in range(shape.hosts)]
         self._cores = [_Server() for _ in range(shape.hosts * shape.cores_per_host)]
         self._driver = _Server()
+        self._planner = _Server()
         flows = max(shape.nsqds, shape.hosts)
         window = max(1, shape.in_flight_max // flows)
         self._flows = [_Flow(index, index % shape.nsqds, index % shape.hosts, window) for index in range(flows)]
         # Pieces small enough for windows to work, large enough for the simulation to end.
         self._piece = max(1, min(2_000, window // 8))
         self._arrived = [0] * flows
-        self._done: list[tuple[float, int, float]] = []
+        # When each batch was committed, and how many messages it had.
+        self._done: list[tuple[float, int]] = []
 
     def at(self, time: float, work: Callable[[], None]) -> None:
         heapq.heappush(self._events, (time, next(self._order), work))
@@ -164,32 +161,35 @@ class Simulation:
     def _statuses(self) -> None:
         shape = self._shape
         interval = max(shape.status_interval_s, shape.status_interval_s_per_host * shape.hosts)
-        self._driver.take(self._now, shape.hosts * self._costs.status)
+        self._planner.take(self._now, shape.hosts * self._costs.status)
         self.at(self._now + interval, self._statuses)
 
     def _plan(self) -> None:
         """The next batch: what has arrived when the driver comes to it."""
-        work = self._costs.batch + len(self._flows) * self._costs.lane
-        self.at(self._driver.take(self._now, work), self._launch)
+        planned = self._planner.take(self._now, len(self._flows) * self._costs.lane)
+        self.at(planned + self._costs.batch, self._launch)
 
     def _launch(self) -> None:
-        batch = _Batch(self._arrived, self._now)
-        self._arrived = [0] * len(self._flows)
-        total = sum(batch.taken)
+        taken, self._arrived = self._arrived, [0] * len(self._flows)
+        total = sum(taken)
         if not total:
             self.at(self._now + 0.01, self._plan)
             return
         tasks = min(self._shape.partitions, total)
         ended = self._now
+        free = [(core.free_at, index) for index, core in enumerate(self._cores)]
+        heapq.heapify(free)
         for _ in range(tasks):
             launched = self._driver.take(self._now, self._costs.task)
-            core = min(self._cores, key=lambda each: each.free_at)
-            ended = max(ended, core.take(launched, total / tasks * self._costs.task_message))
-        self.at(ended, lambda: self._commit(batch))
+            _, index = free[0]
+            done = self._cores[index].take(launched, total / tasks * self._costs.task_message)
+            heapq.heapreplace(free, (done, index))
+            ended = max(ended, done)
+        self.at(ended, lambda: self._commit(taken))
 
-    def _commit(self, batch: _Batch) -> None:
-        self._done.append((self._now, sum(batch.taken), batch.started_at))
-        for flow, taken in zip(self._flows, batch.taken, strict=True):
+    def _commit(self, taken_each: list[int]) -> None:
+        self._done.append((self._now, sum(taken_each)))
+        for flow, taken in zip(self._flows, taken_each, strict=True):
             flow.in_flight -= taken
             self._send(flow)
         self._plan()
@@ -197,13 +197,13 @@ class Simulation:
     # What came of it.
 
     def _result(self, seconds: float) -> Result:
-        """Of the second half: the first fills the windows."""
-        half = [each for each in self._done if each[0] > seconds / 2]
-        if len(half) < 2:
-            return Result(0.0, math.inf, math.inf, {"driver": 1.0})
-        span = half[-1][0] - half[0][0]
-        rate = sum(taken for _, taken, _ in half[1:]) / span
-        batch_s = span / (len(half) - 1)
+        """Of what came after the first batches: those fill the windows."""
+        late = self._done[len(self._done) // 3 :]
+        if len(late) < 2:
+            raise ValueError(f"{seconds:g} s are too short for {self._shape}: {len(self._done)} batches")
+        span = late[-1][0] - late[0][0]
+        rate = sum(taken for _, taken in late[1:]) / span
+        batch_s = span / (len(late) - 1)
         in_flight = sum(flow.in_flight for flow in self._flows)
         busy = {
             "nsqd": max(each.busy_s for each in self._nsqds) / seconds,
@@ -211,5 +211,6 @@ class Simulation:
             "network": max(each.busy_s for each in self._networks) / seconds,
             "executors": sum(each.busy_s for each in self._cores) / seconds / len(self._cores),
             "driver": self._driver.busy_s / seconds,
+            "planner": self._planner.busy_s / seconds,
         }
         return Result(rate, batch_s, in_flight / rate, busy)

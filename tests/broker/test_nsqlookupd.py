@@ -92,6 +92,38 @@ def test_hostile_lengths_do_no_harm(daemon: Daemon, size: bytes) -> None:
     assert daemon.get("/topics") == {"topics": []}
 
 
+def test_a_byte_now_and_then_is_no_sign_of_life(monkeypatch: pytest.MonkeyPatch) -> None:
+    impatient = (
+        RUN[-1]
+        .replace("import main", "import main, __name__ as name")
+        .replace("sys.exit", "setattr(sys.modules[name], '_UNIDENTIFIED_TIMEOUT_S', 0.5); sys.exit")
+    )
+    monkeypatch.setitem(globals(), "RUN", [*RUN[:-1], impatient])
+    daemon = Daemon()
+    try:
+        with daemon.connect() as dripping, daemon.connect() as living:
+            dripping.sendall(MAGIC)
+            living.sendall(MAGIC)
+            dripping.settimeout(0.1)
+            pings = 0
+            while True:
+                living.sendall(b"PING\n")
+                assert said(living) == b"OK"
+                pings += 1
+                try:
+                    dripping.sendall(b"P")
+                    if dripping.recv(1) == b"":
+                        break
+                except TimeoutError:
+                    continue
+                except ConnectionError:
+                    break
+            assert pings > 1
+    finally:
+        daemon.process.kill()
+        daemon.process.wait()
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_stops_in_order_with_clients_of_every_kind(daemon: Daemon, number: signal.Signals) -> None:
     silent = daemon.connect()
