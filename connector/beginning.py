@@ -67,7 +67,7 @@ def _check(message: pb.Begin) -> None:
     if message.lease_ms not in _LEASE_MS:
         raise ValueError(f"a lease of {message.lease_ms} ms is not from {_LEASE_MS[0]} to {_LEASE_MS[-1]} ms")
     counts = (message.first_position + 1, limits.in_flight_max + 1, limits.bytes_max, limits.frame_size_max)
-    delays = (limits.retry_delay_s, limits.retry_delay_s_max)
+    delays = (limits.retry_delay_s, limits.retry_delay_s_max, message.connection.connect_timeout_s)
     # What is no number is not less than anything.
     if not all(0 < count <= _COUNT_MAX for count in counts) or not all(0 < delay < math.inf for delay in delays):
         raise ValueError("a limit is not positive, or absurd")

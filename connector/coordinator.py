@@ -164,7 +164,7 @@ class Coordinator:
 
     def _latest(self, start: Offset, count_max: int) -> Offset:
         self._check_receivers()
-        round_ends = self._crew.new_round(self._is_waited_for())
+        round_ends = self._crew.new_round(self._is_waited_for)
         starts = self._starts(start)
         if round_ends is not None:
             return Offset(self.session, tuple(round_ends.get(lane, first) for lane, first in enumerate(starts)))

@@ -68,7 +68,7 @@ class Crew(Protocol):
     def failure(self) -> NsqError | None: ...
     def start(self) -> None: ...
     def stop(self) -> None: ...
-    def new_round(self, is_waited_for: bool) -> dict[int, int] | None: ...
+    def new_round(self, is_waited_for: Callable[[], bool]) -> dict[int, int] | None: ...
     def socket_of(self, lane: int) -> str: ...
 
 
@@ -102,7 +102,7 @@ class LocalCrew:
         for receiver in self.receivers:
             receiver.end_stop()
 
-    def new_round(self, is_waited_for: bool) -> None:
+    def new_round(self, is_waited_for: Callable[[], bool]) -> None:
         """They are started here, not in a batch."""
 
     def socket_of(self, lane: int) -> str:  # noqa: ARG002 (the protocol's name)
@@ -173,7 +173,7 @@ class RemoteCrew:
         starting = None
         if options.on_executors:
             network = options.host if options.host and is_network(options.host) else None
-            starting = Starting(self._query.session, network, tuple(options.ports), options.lease_s)
+            starting = Starting(network, tuple(options.ports), options.lease_s)
         self.way = Way(options.tls, token, str(Address(host, port)), starting)
         self._fleet.start()
 
@@ -181,7 +181,7 @@ class RemoteCrew:
         self._fleet.begin_stop()
         self._fleet.end_stop()
 
-    def new_round(self, is_waited_for: bool) -> dict[int, int] | None:
+    def new_round(self, is_waited_for: Callable[[], bool]) -> dict[int, int] | None:
         return self._fleet.new_round(is_waited_for)
 
     def socket_of(self, lane: int) -> str:

@@ -64,7 +64,9 @@ def start_here(way: Way) -> None:
     deadline = time.monotonic() + _GATHER_S_MAX
     while time.monotonic() < deadline:
         ensure_receiver(way)
-        if gathered(way, identity_of(folder_of(way.token))):
+        folder = folder_of(way.token)
+        # Without a folder it has failed, and said why: other hosts have receivers.
+        if not folder.exists() or gathered(way, identity_of(folder)):
             return
         time.sleep(_GATHER_LOOK_S)
     log.warning("this host has no receiver after %g s: see the log above", _GATHER_S_MAX)
@@ -131,6 +133,11 @@ def folder_prefix() -> str:
 def make_private(folder: Path) -> None:
     """Make the folder, or make sure that nobody else can get into it."""
     folder.mkdir(mode=0o700, exist_ok=True)
+    check_private(folder)
+
+
+def check_private(folder: Path) -> None:
+    """Raise ``FolderError`` unless it is a folder of this user's, and nobody else can look into it."""
     status = folder.lstat()
     if status.st_uid != os.getuid() or status.st_mode & 0o170077 != 0o040000:
         raise FolderError(f"{folder} belongs to somebody else, or others may look into it")

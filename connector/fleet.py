@@ -34,8 +34,8 @@ _LOOK_S: Final = 0.1
 # So many times within a lease a receiver hears that the driver lives.
 _BEATS: Final = 4
 _RETRY_S: Final = 0.2
-# Each receiver's Status costs the driver about so much of a second's work; together they get a part of a core.
-_STATUS_MS_PER_RECEIVER: Final = 0.5
+# A Status costs the driver about a millisecond of work; all together they get half a core.
+_STATUS_MS_PER_RECEIVER: Final = 2.0
 _STATUS_MS_MIN: Final = 20
 _STOP_S: Final = 6.0
 _STOP_LOOK_S: Final = 0.01
@@ -171,7 +171,8 @@ class Fleet:
     def _run(self, work: Callable[..., None], *arguments: Any) -> None:
         thread = threading.Thread(target=work, args=arguments, name=work.__name__, daemon=True)
         if work != self._watch:
-            self._threads = [each for each in self._threads if each.is_alive()] + [thread]
+            with self._lock:
+                self._threads = [each for each in self._threads if each.is_alive()] + [thread]
         thread.start()
 
     def begin_stop(self) -> None:
@@ -342,12 +343,12 @@ class Fleet:
 
     # Batches without rows.
 
-    def new_round(self, is_waited_for: bool) -> dict[int, int] | None:
+    def new_round(self, is_waited_for: Callable[[], bool]) -> dict[int, int] | None:
         """What makes a batch whose tasks start receivers: ends of lanes. None where there is no need of one."""
         if not self._options.on_executors or self._placement.members:
             return None
         now = time.monotonic()
-        if self._had_round and (not is_waited_for or now - self._round_at < _ROUND_PAUSE_S):
+        if self._had_round and (now - self._round_at < _ROUND_PAUSE_S or not is_waited_for()):
             return None
         with self._lock:
             if self._rounds == _ROUNDS_MAX:

@@ -14,8 +14,8 @@ import grpc
 
 from pyspark_nsq.connector.asking import register
 from pyspark_nsq.connector.channels import listen, make_server
-from pyspark_nsq.connector.executors import executors, folder_prefix, lock
-from pyspark_nsq.connector.hosts import address_in, address_toward, identity_of, is_network
+from pyspark_nsq.connector.executors import check_private, executors, folder_prefix, lock
+from pyspark_nsq.connector.hosts import address_in, address_toward, identity_of
 from pyspark_nsq.connector.receiver_host import HostService
 from pyspark_nsq.connector.settings import Address
 from pyspark_nsq.connector.ways import Way
@@ -69,11 +69,10 @@ class HostedReceiver:
         return str(Address(host, port))
 
     def _host(self) -> str:
-        """The address at which others reach this host: as it was told, or the one that leads to the driver."""
-        host = self._starting.host
-        if host is None:
-            return address_toward(self._way.coordinator.rpartition(":")[0].strip("[]"))
-        return address_in(host) if is_network(host) else host
+        """Where others reach this host: at its address in their network, or the one that leads to the driver."""
+        if self._starting.network:
+            return address_in(self._starting.network)
+        return address_toward(self._way.coordinator.rpartition(":")[0].strip("[]"))
 
     def _register(self, address: str) -> bool:
         deadline = time.monotonic() + self._starting.lease_s
@@ -109,9 +108,10 @@ def _sweep(own: Path) -> None:
         try:
             if folder == own or time.time() - folder.stat().st_mtime < _STALE_S:
                 continue
+            check_private(folder)
             lock_fd = lock(folder)
             if lock_fd is not None:
                 shutil.rmtree(folder, ignore_errors=True)
                 os.close(lock_fd)
         except OSError:
-            continue  # Somebody else has done it.
+            continue  # Somebody else has done it, or it is none of ours.

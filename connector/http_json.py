@@ -31,11 +31,11 @@ def fetch_json(
 ) -> Any:
     """The answer to a GET, None where there is no such thing (404); ``DiscoveryError`` for any failure.
 
-    ``with_secret`` shows the secret for AUTH: to nsqds, which may demand it.
+    ``with_secret`` shows the secret for AUTH: to nsqds, which may demand it, and not in clear where TLS is required.
     """
     sock = None
     try:
-        headers = _HEADERS | _authorization(security) if with_secret else _HEADERS
+        headers = _HEADERS | _authorization(security) if with_secret and address.tls >= security.tls else _HEADERS
         connection = _connection(address, timeout_s, security)
         deadline = time.monotonic() + timeout_s
         connection.connect()

@@ -36,7 +36,7 @@ _SILENT_INTERVALS: Final = 2.5
 _OUTPUT_BUFFER_SIZE: Final = 64 * 1024
 # How long nsqd keeps messages that do not fill a piece. In quiet times a source has one connection, which is to be
 # quick; those that it gets when it is busy keep to nsqd's default, their pieces are worth waiting for.
-_QUICK_MS: Final = 50
+_QUICK_MS: Final = 25
 
 _Result = TypeVar("_Result")
 

@@ -9,9 +9,8 @@ from pyspark_nsq.connector.receiver_tls import ReceiverTls
 class Starting:
     """What a task needs to start a receiver on its host."""
 
-    session: str
-    # An address of hosts, or the network in which theirs is.
-    host: str | None
+    # The network in which the hosts' addresses are; None for those from which they reach the driver.
+    network: str | None
     ports: tuple[int, ...]
     lease_s: float
 

@@ -15,16 +15,21 @@ from rig.daemons import Implementation
 
 from faults import crash, lies, network
 from faults.report import Row, append, write
-from faults.scenario import Context, Scenario, Skipped, found, own_brokers, run
+from faults.scenario import Context, Scenario, Skipped, end_in_order_when_asked, found, own_brokers, run
 
 
 def main() -> int:
+    end_in_order_when_asked()
     options = parse()
     folder: Path = options.report
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "rows.jsonl").unlink(missing_ok=True)
     began = time.monotonic()
-    chosen = [(impl, each) for each in choose(options) for impl in implementations(each, options.broker)]
+    chosen = [
+        (impl, scenario)
+        for scenario, broker in choose(options)
+        for impl in implementations(scenario, broker or options.broker)
+    ]
     print(f"{len(chosen)} scenarios, seed {options.seed}, report in {folder}", flush=True)
     skipped: list[str] = []
     with tempfile.TemporaryDirectory(prefix="nsq-faults-") as place:
@@ -46,7 +51,11 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser("./run faults", description="Break everything and account for every message.")
     parser.add_argument("--long", action="store_true", help="everything, instead of a chosen part")
     parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="decides all chance; printed")
-    parser.add_argument("--only", help="scenarios of this name, as a report gives it; * stands for anything")
+    parser.add_argument(
+        "--only",
+        action="append",
+        help="scenarios of this name, as a report gives it; * stands for anything; repeatable",
+    )
     parser.add_argument("--broker", choices=["go", "ours"], help="against these brokers only")
     parser.add_argument("--list", action="store_true", help="print the scenarios' names and end")
     parser.add_argument("--report", type=Path, default=Path("build/faults"), help="folder of report.md and report.json")
@@ -54,19 +63,22 @@ def parse() -> argparse.Namespace:
     if options.list:
         print("\n".join(scenario.name for scenario in found()))
         sys.exit()
-    name, _, broker = (options.only or "").partition("@")
-    options.only, options.broker = name, broker.replace("-", "") or options.broker
     return options
 
 
-def choose(options: argparse.Namespace) -> list[Scenario]:
+def choose(options: argparse.Namespace) -> list[tuple[Scenario, str]]:
+    """Scenarios, each with the broker that its name says after an @, or empty."""
     if not options.only:
-        return [scenario for scenario in found() if options.long or not scenario.is_long]
-    chosen = [scenario for scenario in found() if fnmatch.fnmatchcase(scenario.name, options.only)]
-    if not chosen and (single := crash.named(options.only) or network.named(options.only) or lies.named(options.only)):
-        chosen = [single]
-    if not chosen:
-        sys.exit(f"there is no scenario {options.only!r}; --list shows them")
+        return [(scenario, "") for scenario in found() if options.long or not scenario.is_long]
+    chosen: list[tuple[Scenario, str]] = []
+    for pattern in options.only:
+        name, _, broker = pattern.partition("@")
+        matching = [scenario for scenario in found() if fnmatch.fnmatchcase(scenario.name, name)]
+        if not matching and (single := crash.named(name) or network.named(name) or lies.named(name)):
+            matching = [single]
+        if not matching:
+            sys.exit(f"there is no scenario {name!r}; --list shows them")
+        chosen += [(scenario, broker.replace("-", "")) for scenario in matching]
     return chosen
 
 

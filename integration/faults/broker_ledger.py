@@ -1,5 +1,6 @@
 """Who published what and who got it: the accounts of a broker's messages, by their numbers."""
 
+import math
 import random
 import time
 from collections.abc import Iterable
@@ -52,6 +53,11 @@ class ChannelAccount:
         """The broker is known to have taken these FINs."""
         self._finished.append((time.monotonic(), numbers))
 
+    @property
+    def first_finish(self) -> float:
+        """Since the broker's last start; infinity before there is one."""
+        return self._finished[0][0] if self._finished else math.inf
+
     def killed(self, worked_at: float, settled_after_s: float) -> None:
         """The broker died, after it had been at work at some moment: FINs of so many seconds before that must stand."""
         for moment, numbers in self._finished:
@@ -95,6 +101,10 @@ class Ledger:
         account = self.channels[topic, name] = ChannelAccount(topic, name)
         account.since = self.next_number
         return account
+
+    def has_old_fins(self, settled_after_s: float) -> bool:
+        """Would some stand if the broker were killed now?"""
+        return any(account.first_finish < self.answered_at - settled_after_s for account in self.channels.values())
 
     @property
     def published(self) -> int:

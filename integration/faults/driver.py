@@ -57,8 +57,9 @@ class Driver:
     def _listen(self) -> None:
         assert self._process.stdout
         for line in self._process.stdout:
-            if line.startswith(SIGN):
-                self._answers.put(json.loads(line.removeprefix(SIGN)))
+            _, sign, answer = line.partition(SIGN)
+            if sign:
+                self._answers.put(json.loads(answer))
         self._answers.put(None)
 
     def _answer(self, timeout_s: float) -> dict[str, Any]:

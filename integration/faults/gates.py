@@ -76,6 +76,7 @@ class Gates:
 
     def note(self, name: str, text: str) -> None:
         """Something that others want to know."""
+        self.folder.mkdir(parents=True, exist_ok=True)
         draft = self.folder / f"draft-{name}.{os.getpid()}"
         draft.write_text(text)
         draft.rename(self.folder / name)

@@ -90,7 +90,6 @@ def proxies_of(link: str, cluster: Cluster, subject: Subject) -> list[Proxy]:
         subject.order.source_options["lookupdHttpAddresses"] = proxy.address
     else:
         proxy = Proxy(lambda: _address(gates.noted(RECEIVER_NOTE)))
-        gates.folder.mkdir(parents=True)
         gates.note(PROXY_NOTE, proxy.address)
     return [proxy]
 

@@ -105,8 +105,9 @@ def main(master: str) -> None:
     from faults.held_source import HeldSource
 
     # Idle queries would ask a hundred times a second each, which takes the processor from what is tested.
-    quiet = {"spark.sql.streaming.pollingDelay": "50ms", "spark.executor.memory": "700m"}
-    spark = make_session(master, **quiet)
+    quiet = {"spark.sql.streaming.pollingDelay": "50ms", "spark.ui.showConsoleProgress": "false"}
+    patient = {"spark.python.authenticate.socketTimeout": "120s", "spark.executor.memory": "700m"}
+    spark = make_session(master, **quiet, **patient)
     spark.dataSource.register(HeldSource)
     server = Server(spark)
     _answer({})

@@ -7,6 +7,7 @@
 import contextlib
 import importlib
 import random
+import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -95,3 +96,8 @@ def found() -> list[Scenario]:
 
 def own_brokers() -> Implementation:
     return Implementation("ours", Path(sys.executable).parent)
+
+
+def end_in_order_when_asked() -> None:
+    """SIGTERM ends this program like Ctrl-C: what it has started is ended too."""
+    signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))

@@ -25,7 +25,7 @@ from faults.proxy import Proxy, Rules
 from faults.queries import SINKS
 from faults.report import Row, append, write
 from faults.sampling import Sampler, table
-from faults.scenario import own_brokers
+from faults.scenario import end_in_order_when_asked, own_brokers
 from faults.subject import Subject, check_gone, finish_all
 
 _SAMPLE_S = 5.0
@@ -231,6 +231,7 @@ class Soak:
 
 
 def main() -> int:
+    end_in_order_when_asked()
     parser = argparse.ArgumentParser("./run soak", description="Random faults under load, for as long as you like.")
     parser.add_argument("--minutes", type=float, default=20)
     parser.add_argument("--seed", type=int, default=random.randrange(10**6))

@@ -8,6 +8,7 @@ import socket
 import ssl
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 import trustme
 from cryptography.hazmat.primitives import serialization
-from rig.daemons import Lookupd, Nsqd
+from rig.daemons import Lookupd, Nsqd, wait_until
 from rig.ports import listening, wider_than_loopback
 from rig.security import AuthServer, Certificates
 
@@ -50,7 +51,7 @@ def auth_server() -> Iterator[AuthServer]:
 
 def test_daemons_listen_where_they_are_told_and_nowhere_else(certificates: Certificates, tmp_path: Path) -> None:
     lookupd = Lookupd(own_brokers())
-    flags = ["-https-address=127.0.0.2:0", *certificates.nsqd_flags(ask_client=False)]
+    flags = [*certificates.nsqd_flags(ask_client=False), "-https-address=127.0.0.2:0"]
     nsqd = Nsqd(own_brokers(), tmp_path / "nsqd", [lookupd], flags)
     try:
         assert set(listening(lookupd.process.pid)) == {("127.0.0.1", port) for port in lookupd.ports.values()}
@@ -114,6 +115,7 @@ def test_no_secret_is_shown_or_kept_and_no_port_is_open(
     flags = [f"-auth-http-address={auth_server.address}", "-http-require-auth", "-log-level=debug"]
     nsqd = Nsqd(own_brokers(), tmp_path / "nsqd", (), [*flags, *certificates.nsqd_flags(ask_client=False)])
     try:
+        https = wait_until(lambda: nsqd.ports.get("HTTPS"), "nsqd's port for HTTPS")
         _post(nsqd, "/topic/create?topic=in")
         _post(nsqd, "/channel/create?topic=in&channel=c")
         _post(nsqd, "/mpub?topic=in", b"\n".join(b"message %d" % number for number in range(COUNT)))
@@ -121,7 +123,7 @@ def test_no_secret_is_shown_or_kept_and_no_port_is_open(
             **_client_certificate(certificates, tmp_path),
             "authSecret": SECRET,
             "nsqdTcpAddresses": nsqd.tcp,
-            "nsqdHttpAddresses": nsqd.http,
+            "nsqdHttpAddresses": f"https://127.0.0.1:{https}",
         }
         sink = {name: value for name, value in common.items() if name != "nsqdHttpAddresses"} | {"topic": "out"}
         ran = subprocess.run(
@@ -247,6 +249,30 @@ def test_nothing_is_done_over_http_without_the_secret(guarded: Nsqd, secret: str
     _expect_untouched(guarded)
 
 
+@pytest.mark.parametrize(("tls", "https", "shown"), [(False, False, True), (True, True, True), (True, False, False)])
+def test_the_secret_is_shown_over_http_only_where_it_may_be(tls: bool, https: bool, shown: bool) -> None:
+    """Who requires TLS does not want it to travel in clear."""
+    asked: list[bytes] = []
+
+    class Connection(http.client.HTTPConnection):
+        def connect(self) -> None:
+            self.sock, other = socket.socketpair()
+            other.sendall(b"HTTP/1.0 200 OK\r\n\r\n{}")
+            threading.Thread(target=self._hear, args=(other,)).start()
+
+        def _hear(self, other: socket.socket) -> None:
+            with other:
+                asked.append(other.recv(65536))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pyspark_nsq.connector.http_json._connection", lambda *_: Connection("nsqd"))
+        security = Security(tls=tls, auth_secret=Secret(SECRET))
+        fetch_json(HttpAddress(Address("nsqd", 4151), https), "/stats", 10, security, with_secret=True)
+        fetch_json(HttpAddress(Address("nsqd", 4151), https), "/stats", 10, security)
+    header = b"Authorization: Basic " + base64.b64encode(b":" + SECRET.encode())
+    assert [header in request for request in asked] == [shown, False]
+
+
 # TLS
 
 
@@ -282,7 +308,7 @@ def test_a_certificate_for_another_host_is_refused(certificates: Certificates, t
         own_brokers(),
         tmp_path,
         (),
-        ["-https-address=127.0.0.2:0", *certificates.nsqd_flags(ask_client=False)],
+        [*certificates.nsqd_flags(ask_client=False), "-https-address=127.0.0.2:0"],
     )
     try:
         (port,) = [port for ip, port in listening(nsqd.process.pid) if ip == "127.0.0.2"]

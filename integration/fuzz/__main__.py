@@ -5,6 +5,7 @@ tries it from then on.
 """
 
 import argparse
+import logging
 import sys
 
 from faults.report import Row, append
@@ -48,6 +49,7 @@ def main() -> int:
     if not is_available():
         print(f"error: {NOT_HERE}", file=sys.stderr)
         return 1
+    logging.disable(logging.CRITICAL)
     targets = [TARGETS[name] for name in chosen.target or TARGETS]
     outcomes = []
     for outcome in fuzz(targets, Settings(chosen.runs, chosen.seconds, chosen.seed, chosen.jobs, chosen.keep)):

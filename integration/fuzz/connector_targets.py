@@ -130,7 +130,7 @@ def _hearing(said: bytes) -> Callable[..., http.client.HTTPConnection]:
     def connection(*_arguments: object) -> http.client.HTTPConnection:
         made = http.client.HTTPConnection("nsqd", 4151, timeout=5)
         made.connect = lambda: None  # type: ignore[method-assign]
-        made.sock = _Peer(said)  # type: ignore[assignment]
+        made.sock = _Peer(said)
         return made
 
     return connection

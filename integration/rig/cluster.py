@@ -17,7 +17,8 @@ import pyspark
 
 from rig.daemons import wait_until
 
-SPARK_CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
+SPARK_HOME = Path(pyspark.__file__).parent
+SPARK_CLASS = SPARK_HOME / "bin" / "spark-class"
 DRIVER = Path(__file__).parents[1] / "executors" / "driver.py"
 RECEIVER = "pyspark_nsq.connector.executor_receiver"
 _START_S = 60.0
@@ -88,7 +89,14 @@ class Cluster:
 class Driver:
     """A Spark application, told what to do."""
 
-    def __init__(self, master: str, folder: Path, host: str = "127.0.0.1", **settings: str) -> None:
+    def __init__(
+        self,
+        master: str,
+        folder: Path,
+        settings: Mapping[str, str],
+        host: str = "127.0.0.1",
+        home: Path | None = None,
+    ) -> None:
         self.folder = folder
         self.temporary = folder / "tmp"
         self.temporary.mkdir(parents=True)
@@ -97,7 +105,7 @@ class Driver:
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
                 [sys.executable, str(DRIVER), master, json.dumps({**places, **settings})],
-                env=os.environ | {"SPARK_LOCAL_IP": host, "TMPDIR": str(self.temporary)},
+                env=os.environ | _local(host, self.temporary, home),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -143,6 +151,17 @@ class Driver:
             self.process.wait(60)
         finally:
             self.kill()
+
+
+def _local(host: str, temporary: Path, home: Path | None) -> dict[str, str]:
+    """The variables of a driver. In a home of its own a local cluster has its executors' files there."""
+    found = {"SPARK_LOCAL_IP": host, "TMPDIR": str(temporary)}
+    if home:
+        for name in ("bin", "jars", "python"):
+            if (SPARK_HOME / name).exists():
+                (home / name).symlink_to(SPARK_HOME / name)
+        found["SPARK_HOME"] = str(home)
+    return found
 
 
 class Query:

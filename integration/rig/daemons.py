@@ -31,6 +31,8 @@ class Daemon:
     """A process that says on standard error where it listens. It can be killed and started again at the same place."""
 
     program = ""
+    # The address at which it listens, and which it tells others.
+    host = "127.0.0.1"
 
     def __init__(self, impl: Implementation, flags: Sequence[str], expected: Sequence[str]) -> None:
         self._command = [str(impl.folder / self.program), *flags]
@@ -40,7 +42,7 @@ class Daemon:
         self._start()
 
     def _start(self) -> None:
-        fixed = [f"-{name.lower()}-address=127.0.0.1:{self.ports.get(name, 0)}" for name in sorted(self._expected)]
+        fixed = [f"-{name.lower()}-address={self.host}:{self.ports.get(name, 0)}" for name in sorted(self._expected)]
         self.process = subprocess.Popen([*self._command, *fixed], stderr=subprocess.PIPE, text=True, bufsize=1)
         self._listening = threading.Event()
         self._reader = threading.Thread(target=self._read_output, daemon=True)
@@ -64,11 +66,11 @@ class Daemon:
 
     @property
     def tcp(self) -> str:
-        return f"127.0.0.1:{self.ports['TCP']}"
+        return f"{self.host}:{self.ports['TCP']}"
 
     @property
     def http(self) -> str:
-        return f"127.0.0.1:{self.ports['HTTP']}"
+        return f"{self.host}:{self.ports['HTTP']}"
 
     def stop(self) -> None:
         """Ask it to end, and wait until it has."""
@@ -126,7 +128,7 @@ class Nsqd(Daemon):
         folder.mkdir(parents=True, exist_ok=True)
         known = [f"-lookupd-tcp-address={lookupd.tcp}" for lookupd in lookupds]
         super().__init__(
-            impl, ["-broadcast-address=127.0.0.1", f"-data-path={folder}", *known, *flags], ["TCP", "HTTP"]
+            impl, [f"-broadcast-address={self.host}", f"-data-path={folder}", *known, *flags], ["TCP", "HTTP"]
         )
 
     def publish(self, topic: str, bodies: Sequence[bytes], portion: int = 5_000) -> None:
@@ -140,7 +142,7 @@ class Nsqd(Daemon):
         self.post(f"/channel/create?topic={topic}&channel={channel}")
 
     def stats(self, topic: str, channel: str) -> TopicStats | None:
-        address = HttpAddress(Address("127.0.0.1", self.ports["HTTP"]))
+        address = HttpAddress(Address(self.host, self.ports["HTTP"]))
         return fetch_stats(address, topic, channel, 10, Security())
 
     def channel_stats(self, topic: str, channel: str) -> ChannelStats | None:

@@ -25,8 +25,9 @@ class Certificates:
         server.cert_chain_pems[0].write_to_path(self._server)
 
     def nsqd_flags(self, *, ask_client: bool) -> list[str]:
-        """For an nsqd that speaks nothing but TLS over TCP, and HTTP in clear."""
+        """For an nsqd that speaks nothing but TLS over TCP, and HTTP both in clear and under TLS."""
         flags = [f"-tls-cert={self._server}", f"-tls-key={self._server_key}", "-tls-required=tcp-https"]
+        flags.append("-https-address=127.0.0.1:0")
         if ask_client:
             flags += [f"-tls-root-ca-file={self.authority}", "-tls-client-auth-policy=require-verify"]
         return flags

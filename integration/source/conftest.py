@@ -33,8 +33,8 @@ def start_reading(spark: SparkSession, checkpoint: Path) -> Iterator[StartReadin
         reading = Reading(spark, checkpoint)
         if before_batch:
             reading.before_batch = before_batch
-        started.append(reading)
-        return reading.start(nsqds, options, schema, **(trigger or {}))
+        started.append(reading.start(nsqds, options, schema, **(trigger or {})))
+        return reading
 
     yield start
     for reading in started:

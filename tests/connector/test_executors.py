@@ -17,7 +17,7 @@ from pyspark_nsq.connector.executors import FolderError, StartPartition, ensure_
 from pyspark_nsq.connector.hosts import address_in, address_toward, driver_address, identity_of
 from pyspark_nsq.connector.ways import Starting, Way
 
-WAY = Way(None, "the token that nobody sees", "127.0.0.1:9", Starting("session", None, (0,), 1.0))
+WAY = Way(None, "the token that nobody sees", "127.0.0.1:9", Starting(None, (0,), 1.0))
 
 
 @pytest.fixture(autouse=True)
@@ -119,7 +119,7 @@ def test_a_receiver_whose_driver_cannot_be_reached_ends_and_leaves_nothing(tempo
 
 def test_a_terminated_receiver_leaves_nothing() -> None:
     assert WAY.starting
-    patient = Way(None, WAY.token, "127.0.0.1:9", Starting("session", None, (0,), 100.0))
+    patient = Way(None, WAY.token, "127.0.0.1:9", Starting(None, (0,), 100.0))
     ensure_receiver(patient)
     folder = folder_of(WAY.token)
     deadline = time.monotonic() + 60

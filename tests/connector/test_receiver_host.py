@@ -264,21 +264,21 @@ def test_rounds_start_receivers_and_come_to_an_end(make_fleet: MakeFleet, monkey
     monkeypatch.setattr("pyspark_nsq.connector.fleet._ROUND_PAUSE_S", 0.0)
     fleet = make_fleet()
     # The first, whether there is something to receive or not; then only where somebody waits.
-    assert fleet.new_round(False) == {}
-    assert fleet.new_round(False) is None
+    assert fleet.new_round(lambda: False) == {}
+    assert fleet.new_round(lambda: False) is None
     for number in range(1, 5):
-        assert fleet.new_round(True) == {0: first_position(number)}
+        assert fleet.new_round(lambda: True) == {0: first_position(number)}
         assert fleet.failure is None
-    fleet.new_round(True)
+    fleet.new_round(lambda: True)
     assert "5 times" in str(fleet.failure)
 
 
 def test_tasks_wait_until_hosts_have_their_receivers(make_fleet: MakeFleet, host: Host) -> None:
     fleet = make_fleet()
-    fleet.new_round(False)
+    fleet.new_round(lambda: False)
     assert not fleet.gathered("a")
     fleet.register("a", host.address)
     wait_until(lambda: fleet.gathered("a"))
-    assert fleet.new_round(True) is None
+    assert fleet.new_round(lambda: True) is None
     # One that comes late keeps only its own host waiting.
     assert not fleet.gathered("b")
