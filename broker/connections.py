@@ -32,6 +32,9 @@ _STALL_WITHOUT_HEARTBEAT_NS: Final = 60_000_000_000
 # An answer just sent must not be destroyed by the reset that unread input causes.
 _LINGER_NS: Final = 1_000_000_000
 _ACCEPTED_A_TURN: Final = 64
+# So many publishers are answered at once, others that were heard in the same round of the loop together. A publisher
+# that waits for its OK goes on while we serve the next; answered together, few would leave us nothing to do meanwhile.
+_ANSWERED_AT_ONCE: Final = 3
 _WAIT_WITHOUT_FDS_S: Final = 0.1
 _OUT_OF_RESOURCES: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _KEEPALIVE_SECONDS: Final = 15
@@ -109,7 +112,9 @@ class Connection:
             self._ask(session.auth.question)
         elif session.finished:
             self._stop_reading()
-        if not self.touched:
+        if session.output.unsettled and connections.answers_at_once():
+            connections.turn.answer(self)
+        elif not self.touched:
             connections.turn.touch(self)
 
     def _break(self) -> None:
@@ -327,7 +332,17 @@ class Connections:
         self._clients_max = clients_max
         self._is_crowded = False
         self._open: set[Connection] = set()
+        self._round_at = 0.0  # when the loop's present round began
+        self._answered = 0  # publishers in it
         self._listeners: list[tuple[socket.socket, Any]] = []
+
+    def answers_at_once(self) -> bool:
+        """Whether somebody who has published is to have its answer before the others of this round are heard."""
+        now = self.loop.now()
+        if now != self._round_at:
+            self._round_at, self._answered = now, 0
+        self._answered += 1
+        return self._answered <= _ANSWERED_AT_ONCE
 
     def sessions(self) -> list[Session]:
         return [connection.session for connection in self._open]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pyspark_nsq.broker.files import Files
-from pyspark_nsq.proto.names import is_valid_name
+from pyspark_nsq.proto.names import is_ephemeral, is_valid_name
 
 FILE_NAME: Final = "nsqd.dat"
 
@@ -46,6 +46,8 @@ def _topics(value: Any, warn: Callable[[str], None]) -> dict[str, TopicMetadata]
         if not is_valid_name(name):
             warn(f"skipping creation of invalid topic {name}")
             continue
+        if is_ephemeral(name):
+            continue  # it has ended with the process that had it
         topics[name] = TopicMetadata(_bool(topic.get("paused")))
         for channel in _list(topic.get("channels")):
             channel_name = _name(_dict(channel).get("name"))

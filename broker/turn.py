@@ -3,7 +3,7 @@
 Connections that were read, greenlets that have published, channels whose consumers have room: each says so, and one
 callback at the end of the turn commits everything that was published, hands out messages, and lets each connection
 send what it has in one go. So a busy turn costs one write of the log and one system call a connection, an idle loop
-nothing.
+nothing. Only the first few publishers of a round of the loop have turns of their own (see ``connections``).
 """
 
 from collections.abc import Callable, Iterable
@@ -100,6 +100,17 @@ class Turn:
 
     def _run(self) -> None:
         self._scheduled = False
+        self.take()
+
+    def answer(self, sender: Sender) -> None:
+        """Have a turn here and now for what this connection has published."""
+        if not sender.touched:
+            sender.touched = True
+            self._touched.append(sender)
+        self.take()
+
+    def take(self) -> None:
+        """One turn."""
         now = self._clock()
         engine = self._engine
         events = engine.take_events()

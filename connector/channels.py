@@ -13,11 +13,16 @@ from pyspark_nsq.connector.settings import Address
 
 TOKEN_KEY: Final = "authorization"  # noqa: S105 (the key, not the token)
 
+_PING_MS: Final = 5000
 _CHANNEL_OPTIONS: Final = (
     ("grpc.max_receive_message_length", -1),
     # Who was away may be back in a moment.
     ("grpc.max_reconnect_backoff_ms", 500),
     ("grpc.initial_reconnect_backoff_ms", 100),
+    # A host that was cut off does not say so: a call to it has to end all the same.
+    ("grpc.keepalive_time_ms", _PING_MS),
+    ("grpc.keepalive_timeout_ms", _PING_MS),
+    ("grpc.http2.max_pings_without_data", 0),
     # Loopback and cluster addresses; a proxy of the environment is for neither.
     ("grpc.enable_http_proxy", 0),
 )
@@ -63,6 +68,9 @@ def make_server(threads_max: int, interceptors: Iterable[Any] = ()) -> grpc.Serv
             ("grpc.max_send_message_length", -1),
             # Two processes on one port would share its calls.
             ("grpc.so_reuseport", 0),
+            # Clients may ask whether the way to it is open, as often as they do.
+            ("grpc.http2.max_ping_strikes", 0),
+            ("grpc.http2.min_recv_ping_interval_without_data_ms", _PING_MS // 2),
             # Who connects and says nothing, or asks nothing, does not stay.
             ("grpc.server_handshake_timeout_ms", 10_000),
             ("grpc.max_connection_idle_ms", 300_000),

@@ -157,6 +157,7 @@ class ReceiverCore:
 
     def _arrived(self, state: SourceState, connection: Connection, messages: pa.RecordBatch, now: float) -> None:
         state.counts.received += len(messages)
+        self._recall_fins(state, connection, messages, now)
         if state.redeliveries:
             messages = self._without_redelivered(state, connection, messages, now)
         if state.shared:
@@ -166,6 +167,17 @@ class ReceiverCore:
         if not self._paused and self._size >= self._limits.bytes_max:
             # At once: the next read may bring as much again.
             self._plan(now)
+
+    def _recall_fins(
+        self, state: SourceState, connection: Connection, messages: pa.RecordBatch, now: float
+    ) -> None:
+        """A FIN may be longer on its way than the message's time-out: nsqd delivers it again before it reads that."""
+        again = messages.column("attempts").to_numpy(zero_copy_only=False) > 1
+        if again.any() and (fins := connection.recent_fins()):
+            recent = set(split_ids(fins))
+            repeated = split_ids(id_column(messages.filter(pa.array(again))))
+            if finished := [message_id for message_id in repeated if message_id in recent]:
+                state.redeliveries.commit(finished, now)
 
     @property
     def _size(self) -> int:
@@ -273,6 +285,7 @@ class ReceiverCore:
             state.redeliveries.commit([failed.message_id], now)
         if failed.word != TOUCH:
             return
+        self.suspects.give_up(connection, failed.message_id)
         position = state.redeliveries.held.get(failed.message_id)
         if position is None:
             return

@@ -29,6 +29,8 @@ _PAUSE_S: Final = 0.005
 _CONNECT_THREADS: Final = 8
 # How long nsqd has to answer CLS, and then to read the last commands.
 _CLOSE_S: Final = 2.0
+# So many bytes may wait for an nsqd that reads nothing: the FINs of three million messages.
+_UNSENT_MAX: Final = 64 * 1024 * 1024
 # nsqd sends heartbeats; after so many intervals without any the connection is dead, whatever TCP says.
 _SILENT_INTERVALS: Final = 2.5
 
@@ -260,7 +262,10 @@ class ReceiverLoop:
 
     def _flush(self, link: _Link) -> None:
         link.stream.queue(*link.connection.take_output())
+        waiting = link.stream.unsent_size
         writes = not link.stream.flush()
+        if link.stream.unsent_size == waiting > _UNSENT_MAX:
+            raise ConnectionError(f"it does not read: {waiting} bytes wait to be sent")
         if writes != link.writes:
             link.writes = writes
             events = selectors.EVENT_READ | (selectors.EVENT_WRITE if writes else 0)

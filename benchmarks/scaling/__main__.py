@@ -39,9 +39,7 @@ def main() -> None:
             print(row(shape, costs, told.seconds))
 
 
-HEAD = (
-    "| hosts | nsqds | maxInFlight | tasks | messages/s | batch s | held s | ceiling | busy |\n" + "|---" * 9 + "|"
-)
+HEAD = "| hosts | nsqds | maxInFlight | tasks | messages/s | batch s | held s | ceiling | busy |\n" + "|---" * 9 + "|"
 
 
 def tables() -> list[tuple[str, list[Shape]]]:

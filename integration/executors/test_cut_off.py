@@ -1,17 +1,33 @@
 """A host that is cut off for longer than the lease: its receiver ends there, the others go on, nothing is lost."""
 
+import os
+import pickle
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
+from pyspark.sql.datasource import InputPartition
 from rig import network
 from rig.books import Books
 from rig.cluster import Cluster, Driver, receivers, wait_nothing_left
 from rig.daemons import Implementation, Nsqd, wait_until
 from rig.network import CutHost
 
+from pyspark_nsq.connector.coordinator import Coordinator
+from pyspark_nsq.connector.offsets import START, Offset
+from pyspark_nsq.connector.options import parse_source_options
+from pyspark_nsq.connector.rows import RangePartition, fetch
+
 COUNT = 500
+# What a task does that has nothing to read, within an executor that lives until it is killed.
+TASK = """
+import pickle, sys
+from pyspark_nsq.connector.executors import start_here
+start_here(pickle.load(sys.stdin.buffer).way)
+"""
 # Spark's own patience with executors, where its default of minutes would be the test's.
 IMPATIENT = {
     "spark.network.timeout": "12s",
@@ -62,9 +78,59 @@ def driver(cluster: Cluster, host: CutHost, tmp_path: Path) -> Iterator[Driver]:
     started.kill()
 
 
+class Executor:
+    """What Python finds above it on an executor's host, as far as receivers need it."""
+
+    def __init__(self, host: CutHost, folder: Path, task: InputPartition) -> None:
+        shell = f'"{sys.executable}" -c "$TASK"; exec sleep 1000'
+        variables = os.environ | {"TMPDIR": str(folder), "TASK": TASK}
+        self.process = subprocess.Popen([*host.prefix, "sh", "-c", shell], stdin=subprocess.PIPE, env=variables)
+        assert self.process.stdin
+        self.process.stdin.write(pickle.dumps(task))
+        self.process.stdin.close()
+
+
+def test_a_receiver_that_is_cut_off_ends_and_is_given_up(
+    host: CutHost, nsqds: list[Nsqd], topic: str, tmp_path: Path
+) -> None:
+    """Without Spark: a coordinator here, and what its tasks do there."""
+    books = Books(nsqds, topic)
+    books.publish(COUNT)
+    total = COUNT * len(nsqds)
+    options = {**books.options, "receivers": "executors", "receiverHost": host.near, "heartbeatInterval": "1s"}
+    coordinator = Coordinator(parse_source_options(options), available_now=False)
+    coordinator.start()
+    first = coordinator.latest(START, total)
+    executor = Executor(host, tmp_path, coordinator.partitions(START, first)[0])
+    try:
+        books.wait_in_flight(total)
+        end = wait_until(lambda: _end_of(coordinator, first, total), "all messages in a batch")
+        tasks = [task for task in coordinator.partitions(first, end) if isinstance(task, RangePartition)]
+        assert sum(piece.rows.message_count for task in tasks for piece in fetch(task, ["id"])) == total
+        (receiver,) = receivers(tmp_path)
+        host.cut()
+        wait_until(lambda: not receiver.is_running(), "the receiver's end", 30)
+        wait_nothing_left(tmp_path)
+        # Tasks that ask for the range now, or planned it before, get nothing.
+        assert [list(fetch(task, ["id"])) for task in tasks] == [[]] * len(tasks)
+        assert coordinator._look().lost == total
+        books.wait_all_back(total)
+    finally:
+        coordinator.stop()
+        executor.process.kill()
+        executor.process.wait()
+
+
+def _end_of(coordinator: Coordinator, start: Offset, count: int) -> Offset | None:
+    end = coordinator.latest(start, count)
+    return end if sum(end.ends) % 2**40 == count else None
+
+
 def test_a_host_that_is_cut_off(driver: Driver, cluster: Cluster, host: CutHost, nsqds: list[Nsqd], topic: str) -> None:
     books = Books(nsqds, topic)
-    query = driver.start("query", **books.options, receivers="executors", receiverHost=host.near)
+    query = driver.start(
+        "query", **books.options, receivers="executors", receiverHost=host.near, heartbeatInterval="1s"
+    )
     far = cluster.workers[host.far].temporary
 
     def both() -> list[psutil.Process]:

@@ -157,9 +157,9 @@ async def _publish_again(victim: Victim, ledger: Ledger) -> None:
 
 async def _slow_disk(context: Context, ledger: Ledger) -> int:
     """Publishers that do not wait for their answers, on a disk that cannot keep up: what waits must not fill memory."""
-    publishers, batches, padding = (8, 400, 1000) if context.is_long else (4, 80, 1000)
+    publishers, batches, padding = (8, 400, 1000) if context.is_long else (4, 60, 1000)
     script = str(Path(__file__).with_name("broker_slow_disk.py"))
-    program = [sys.executable, script, str(500 * MIB), "0.7"]
+    program = [sys.executable, script, str(500 * MIB), "0.4"]
     victim = Victim(context.impl, context.folder, ["--sync-every=1", "--mem-queue-size=1000"], program=program)
     try:
         await victim.start()
@@ -176,7 +176,7 @@ async def _slow_disk(context: Context, ledger: Ledger) -> int:
         grown = (victim.peak_rss_bytes - before) / MIB
         sent = ledger.published * (padding + 150) / MIB
         # 16 unanswered reads of 256 KiB for each publisher, as bytes and as frames; all else waits in the sockets.
-        limit = 20 + publishers * 8
+        limit = 20 + publishers * 6
         assert sent > limit
         assert grown < limit, f"{sent:.0f} MiB published, and nsqd grew by {grown:.0f} MiB, more than {limit}"
         await drain(victim, ledger)

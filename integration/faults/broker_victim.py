@@ -100,13 +100,13 @@ class Victim:
     def http(self, method: str, target: str, body: bytes | None = None) -> bytes:
         """One request, without the event loop; an HTTPError where it is refused."""
         request = urllib.request.Request(f"http://127.0.0.1:{self.ports['HTTP']}{target}", body, method=method)
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=START_S_MAX) as answer:
             content: bytes = answer.read()
         return content
 
     def post_all(self, targets: Sequence[str]) -> None:
         """POST to each over one connection."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.ports["HTTP"], timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", self.ports["HTTP"], timeout=START_S_MAX)
         with contextlib.closing(connection):
             for target in targets:
                 connection.request("POST", target)

@@ -22,18 +22,26 @@ class Cluster:
 
     def __init__(self, impl: Implementation, folder: Path, nsqds: int = 2, flags: Sequence[str] = ()) -> None:
         self.impl = impl
-        self.lookupd = Lookupd(impl)
+        self.daemons: list[Daemon] = []
         self.nsqds: list[Nsqd] = []
         self.proxies: list[Proxy] = []
-        self.daemons: list[Daemon] = [self.lookupd]
+        self.sink_proxy = Proxy(lambda: Address("127.0.0.1", self.sink.ports["TCP"]))
+        try:
+            self._start(folder, nsqds, flags)
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self, folder: Path, nsqds: int, flags: Sequence[str]) -> None:
+        self.lookupd = Lookupd(self.impl)
+        self.daemons.append(self.lookupd)
         for number in range(nsqds):
             proxy = Proxy(lambda number=number: self._address(number), number)  # type: ignore[misc]
             self.proxies.append(proxy)
             place, own = folder / f"nsqd-{number}", (f"-broadcast-tcp-port={proxy.port}", f"-node-id={number}")
-            self.nsqds.append(Nsqd(impl, place, [self.lookupd], [*NSQD_FLAGS, *own, *flags]))
+            self.nsqds.append(Nsqd(self.impl, place, [self.lookupd], [*NSQD_FLAGS, *own, *flags]))
             self.daemons.append(self.nsqds[-1])
-        self.sink = Nsqd(impl, folder / "nsqd-sink", [], [*NSQD_FLAGS, "-node-id=99"])
-        self.sink_proxy = Proxy(lambda: Address("127.0.0.1", self.sink.ports["TCP"]))
+        self.sink = Nsqd(self.impl, folder / "nsqd-sink", [], [*NSQD_FLAGS, "-node-id=99"])
         self.daemons.append(self.sink)
 
     def __enter__(self) -> Self:
@@ -42,6 +50,9 @@ class Cluster:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
         for proxy in [*self.proxies, self.sink_proxy]:
             proxy.close()
         for daemon in reversed(self.daemons):

@@ -3,6 +3,7 @@
 import json
 import os
 import queue
+import shutil
 import subprocess
 import sys
 import threading
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pyspark
 
 from faults.held_source import PLANNER_NOTE
 from faults.queries import SIGN, Order
@@ -19,8 +21,9 @@ from faults.queries import SIGN, Order
 LOCAL = "local[24,4]"
 CLUSTER = "local-cluster[2,12,1024]"
 
-_START_S = 120.0
-_ANSWER_S = 120.0
+# Far more than it takes where the machine has nothing else to do.
+_START_S = 300.0
+_ANSWER_S = 300.0
 _RECEIVER = "pyspark_nsq.connector.receiver"
 _EXECUTOR = "CoarseGrainedExecutorBackend"
 _WORKER = "pyspark.daemon"
@@ -38,7 +41,7 @@ class Driver:
         folder.mkdir(parents=True, exist_ok=True)
         self.log = folder / f"driver-{len(list(folder.glob('driver-*.log')))}.log"
         integration = str(Path(__file__).resolve().parents[1])
-        # Where Spark leaves what nobody can tell it to leave elsewhere.
+        # Where Spark leaves its warehouse.
         with self.log.open("w") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "faults.queries", master],
@@ -47,12 +50,17 @@ class Driver:
                 stderr=log,
                 text=True,
                 cwd=folder,
-                env={**os.environ, "PYTHONPATH": integration, "SPARK_WORKER_DIR": str(folder / "work")},
+                env={**os.environ, "PYTHONPATH": integration},
             )
+        self._application = "none"
         self._orphans: list[psutil.Process] = []
         self._answers: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         threading.Thread(target=self._listen, daemon=True).start()
-        self._answer(_START_S)
+        try:
+            self._application = self._answer(_START_S)["application"]
+        except DriverError:
+            self.end()
+            raise
 
     def _listen(self) -> None:
         assert self._process.stdout
@@ -164,6 +172,8 @@ class Driver:
         _, alive = psutil.wait_procs(list(processes), timeout=10)
         for process in alive:
             process.kill()
+        # Where a cluster keeps its executors' files cannot be chosen.
+        shutil.rmtree(Path(pyspark.__file__).parent / "work" / self._application, ignore_errors=True)
 
 
 def _has_word(process: psutil.Process, word: str) -> bool:

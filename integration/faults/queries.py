@@ -110,7 +110,7 @@ def main(master: str) -> None:
     spark = make_session(master, **quiet, **patient)
     spark.dataSource.register(HeldSource)
     server = Server(spark)
-    _answer({})
+    _answer({"application": spark.sparkContext.applicationId})
     for line in sys.stdin:
         try:
             _answer(server.obey(json.loads(line)))

@@ -16,6 +16,7 @@ WARM_UP_S = 90.0
 _MEMORY_GROWTH_MAX_MIB = 16.0
 _MEMORY_GROWTH_MAX_PART = 0.1
 _FILES_GROWTH_MAX = 10.0
+_OBSERVED_MIN_H = 0.1
 
 
 class Sample(NamedTuple):
@@ -44,6 +45,8 @@ class Growth:
     @property
     def complaint(self) -> str:
         """Empty where it does not grow, and where there is too little to tell."""
+        if self.observed_h < _OBSERVED_MIN_H:
+            return ""
         memory = self.memory_slope * self.observed_h
         files = self.files_slope * self.observed_h
         if memory > _MEMORY_GROWTH_MAX_MIB + _MEMORY_GROWTH_MAX_PART * self.memory_mib:

@@ -26,6 +26,8 @@ def main(folder: Path, options: dict[str, Any]) -> None:
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.eventLog.enabled", "true")
         .config("spark.eventLog.dir", str(folder / "events"))
+        # What is compressed could hide anything.
+        .config("spark.eventLog.compress", "false")
         .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
         .getOrCreate()
     )

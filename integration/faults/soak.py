@@ -227,7 +227,7 @@ class Soak:
 
     def close(self) -> None:
         self.driver.end()
-        self.cluster.__exit__(None, None, None)
+        self.cluster.close()
 
 
 def main() -> int:

@@ -5,33 +5,33 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from faults import trap
-from faults.crash import Case, cases, scenario
-from faults.gates import HALF_WAY, PLANNED, WRITTEN
-from faults.queries import NSQ, SINKS, TABLE
+from faults.crash import Case, scenario
+from faults.gates import BEFORE_FIN, COMMITTED, FIN_SENT, HALF_WAY, PLANNED, RECEIVED, WRITTEN
+from faults.queries import FILES, NSQ, TABLE
 from faults.report import Row
 from faults.scenario import Scenario
 from faults.victims import DRIVER, EXECUTOR, LOOKUPD, NSQD, NSQDS, PLANNER, RECEIVER, WORKER
 
 RunScenario = Callable[[Scenario, str], Sequence[Row]]
 
-FEW = [Case(PLANNED, NSQ), Case(HALF_WAY, TABLE), Case(WRITTEN, NSQ)]
+# Each victim, moment, sink and broker with several of the others.
 GROUPS = [
-    (RECEIVER, cases(0), "ours"),
-    (PLANNER, cases(1), "go"),
-    (WORKER, [Case(HALF_WAY, sink) for sink in SINKS], "ours"),
-    (NSQD, cases(2), "go"),
-    (NSQDS, cases(0), "ours"),
-    (LOOKUPD, FEW, "go"),
-    (DRIVER, cases(2), "go"),
-    (EXECUTOR, FEW, "ours"),
+    (RECEIVER, [(PLANNED, FILES), (HALF_WAY, TABLE), (COMMITTED, NSQ), (FIN_SENT, FILES)], "ours"),
+    (PLANNER, [(RECEIVED, TABLE), (HALF_WAY, FILES), (WRITTEN, NSQ), (BEFORE_FIN, TABLE)], "go"),
+    (WORKER, [(HALF_WAY, NSQ), (HALF_WAY, FILES)], "ours"),
+    (NSQD, [(HALF_WAY, TABLE), (BEFORE_FIN, NSQ), (FIN_SENT, TABLE)], "go"),
+    (NSQDS, [(RECEIVED, FILES), (WRITTEN, TABLE), (BEFORE_FIN, FILES)], "ours"),
+    (LOOKUPD, [(PLANNED, NSQ), (COMMITTED, TABLE)], "go"),
+    (DRIVER, [(PLANNED, TABLE), (HALF_WAY, NSQ), (COMMITTED, FILES), (BEFORE_FIN, NSQ)], "go"),
+    (EXECUTOR, [(HALF_WAY, FILES), (WRITTEN, TABLE)], "ours"),
 ]
 
 
 @pytest.mark.parametrize(("victim", "group", "broker"), GROUPS, ids=[victim for victim, _, _ in GROUPS])
 def test_nothing_is_lost_when_it_is_killed(
-    run_scenario: RunScenario, victim: str, group: list[Case], broker: str
+    run_scenario: RunScenario, victim: str, group: list[tuple[str, str]], broker: str
 ) -> None:
-    rows = run_scenario(scenario(f"crash:{victim}", victim, group), broker)
+    rows = run_scenario(scenario(f"crash:{victim}", victim, [Case(*each) for each in group]), broker)
     assert [row.victim for row in rows] == [victim] * len(group)
 
 

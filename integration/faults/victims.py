@@ -44,7 +44,8 @@ def strike(victim: str, driver: Driver, cluster: Cluster, subjects: Sequence[Sub
             for daemon in _daemons(victim, cluster, chance):
                 daemon.kill()
             return
-    assert processes, f"no {victim} is there"
+    # Before the first task there are no workers to kill.
+    assert processes or victim == WORKER, f"no {victim} is there"
     for process in processes:
         process.kill()
 

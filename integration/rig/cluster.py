@@ -21,7 +21,9 @@ SPARK_HOME = Path(pyspark.__file__).parent
 SPARK_CLASS = SPARK_HOME / "bin" / "spark-class"
 DRIVER = Path(__file__).parents[1] / "executors" / "driver.py"
 RECEIVER = "pyspark_nsq.connector.executor_receiver"
-_START_S = 60.0
+# So many processes of Java on a small machine: they start soonest with the least of it.
+_QUICK_JAVA = {"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"}
+_START_S = 200.0
 _GONE_S = 30.0
 
 
@@ -32,7 +34,9 @@ class SparkProcess:
         self.temporary = folder / "tmp"
         self.temporary.mkdir(parents=True)
         self.log = folder / "log"
-        variables = os.environ | {
+        variables = {
+            **os.environ,
+            **_QUICK_JAVA,
             "TMPDIR": str(self.temporary),
             "SPARK_LOCAL_IP": host,
             "SPARK_DAEMON_MEMORY": "256m",
@@ -116,7 +120,7 @@ class Driver:
     def _answer(self) -> Any:
         assert self.process.stdout
         # A test that waits for ever would be ended without a word.
-        watch = threading.Timer(120, self.process.kill)
+        watch = threading.Timer(240, self.process.kill)
         watch.start()
         line = self.process.stdout.readline()
         watch.cancel()
@@ -155,7 +159,7 @@ class Driver:
 
 def _local(host: str, temporary: Path, home: Path | None) -> dict[str, str]:
     """The variables of a driver. In a home of its own a local cluster has its executors' files there."""
-    found = {"SPARK_LOCAL_IP": host, "TMPDIR": str(temporary)}
+    found = {"SPARK_LOCAL_IP": host, "TMPDIR": str(temporary), **_QUICK_JAVA}
     if home:
         for name in ("bin", "jars", "python"):
             if (SPARK_HOME / name).exists():

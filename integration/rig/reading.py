@@ -67,7 +67,7 @@ class Reading:
     def bodies(self) -> Counter[bytes]:
         return Counter(bytes(row.body) for row in self.rows)
 
-    def wait_for(self, bodies: Counter[bytes], timeout_s: float = 60) -> None:
+    def wait_for(self, bodies: Counter[bytes], timeout_s: float = 120) -> None:
         """Until each of these has come at least once."""
 
         def all_here() -> bool:

@@ -83,3 +83,10 @@ def test_invalid_names_are_skipped_with_a_warning() -> None:
 def test_what_cannot_be_understood_is_an_error_that_names_the_file(text: str) -> None:
     with pytest.raises(MetadataError, match=r"failed to parse metadata in data/nsqd\.dat - "):
         loaded(text)
+
+
+def test_ephemeral_topics_have_ended_with_their_process() -> None:
+    """No nsqd writes them; one that is there must not keep it from starting."""
+    found, warnings = loaded('{"topics":[{"name":"t#ephemeral","channels":[{"name":"c"}]},{"name":"u"}]}')
+    assert found == {"u": TopicMetadata()}
+    assert warnings == []

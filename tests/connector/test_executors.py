@@ -21,8 +21,8 @@ WAY = Way(None, "the token that nobody sees", "127.0.0.1:9", Starting(None, (0,)
 
 
 @pytest.fixture(autouse=True)
-def temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A host of the test's own; its path is short enough for a socket's."""
+def temporary(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+    """A host of the test's own; its path is short enough for a socket's. pytest chooses its folder before."""
     with tempfile.TemporaryDirectory(prefix="host-") as folder:
         monkeypatch.setattr(executors.tempfile, "gettempdir", lambda: folder)
         monkeypatch.setattr(executors, "_looked_at", {})

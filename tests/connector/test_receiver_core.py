@@ -173,6 +173,22 @@ def test_a_fin_that_came_too_late_is_given_again() -> None:
     assert core.lane.end == 3
 
 
+def test_a_message_that_comes_again_while_its_fin_is_on_its_way_is_not_emitted_again() -> None:
+    nsqd = ModelNsqd(timeout_s=60)
+    core = started(nsqd)
+    published = nsqd.publish(3)
+    run(core, nsqd, 1.0)
+    core.finish(3, 2.0)
+    # What nsqd sends gets through, what it is sent does not.
+    nsqd.expire(62.0)
+    nsqd.deliver(core, 62.0)
+    assert core.lane.end == 3
+    run(core, nsqd, 62.0, 63.0)
+    assert core.lane.end == 3
+    assert nsqd.finished == Counter(published)
+    assert nsqd.in_flight() == 0
+
+
 def test_a_stop_gives_everything_back_at_once_and_in_order() -> None:
     nsqd = ModelNsqd(rdy_max=100)
     core = started(nsqd)

@@ -1,0 +1,5 @@
+"""The broker's benchmark: see run.py."""
+
+from run import main
+
+main()

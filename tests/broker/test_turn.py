@@ -1,0 +1,32 @@
+from types import SimpleNamespace
+
+from simulation.small_broker import NOW, Broker
+
+from pyspark_nsq.broker.connections import Connections
+from pyspark_nsq.broker.timers import Timers
+from pyspark_nsq.broker.turn import Turn
+
+
+def test_an_answer_is_written_and_sent_before_the_turn_of_all() -> None:
+    broker, scheduled, flushed = Broker(), [], []
+    turn = Turn(broker.engine, lambda: NOW, scheduled.append, lambda _: None, lambda _: None, lambda _: None)
+    other, publisher = (
+        SimpleNamespace(touched=False, flush=lambda _now, name=name: flushed.append(name)) for name in ("a", "b")
+    )
+    turn.touch(other)
+    ticket = broker.engine.topic("t", NOW).publish([b"body"], NOW)
+    turn.answer(publisher)
+    assert ticket.done
+    assert flushed == ["a", "b"]
+    assert len(scheduled) == 1
+    scheduled[0]()
+    assert flushed == ["a", "b"]
+
+
+def test_only_the_first_publishers_of_a_round_are_answered_one_by_one() -> None:
+    loop = SimpleNamespace(now=lambda: loop.round)
+    clock = NOW.__int__
+    turn = Turn(Broker().engine, clock, print, print, print, print)
+    connections = Connections(SimpleNamespace(log=None), turn, Timers(), loop, clock, print, print, 10)
+    for loop.round in (1.0, 2.0):
+        assert [connections.answers_at_once() for _ in range(5)] == [True, True, True, False, False]
