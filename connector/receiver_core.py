@@ -168,9 +168,7 @@ class ReceiverCore:
             # At once: the next read may bring as much again.
             self._plan(now)
 
-    def _recall_fins(
-        self, state: SourceState, connection: Connection, messages: pa.RecordBatch, now: float
-    ) -> None:
+    def _recall_fins(self, state: SourceState, connection: Connection, messages: pa.RecordBatch, now: float) -> None:
         """A FIN may be longer on its way than the message's time-out: nsqd delivers it again before it reads that."""
         again = messages.column("attempts").to_numpy(zero_copy_only=False) > 1
         if again.any() and (fins := connection.recent_fins()):

@@ -147,7 +147,7 @@ def _status() -> float:
             return _status_of(addresses, str(token))
         finally:
             for process in processes:
-                process.kill()
+                process.terminate()
                 process.communicate()
 
 

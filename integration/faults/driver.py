@@ -58,7 +58,7 @@ class Driver:
         threading.Thread(target=self._listen, daemon=True).start()
         try:
             self._application = self._answer(_START_S)["application"]
-        except DriverError:
+        except BaseException:
             self.end()
             raise
 

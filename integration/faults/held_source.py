@@ -15,7 +15,7 @@ from pyspark_nsq.connector.offsets import parse_offset
 from pyspark_nsq.connector.options import SourceOptions, parse_sink_options
 from pyspark_nsq.connector.planning import available
 from pyspark_nsq.connector.rows import RangePartition
-from pyspark_nsq.connector.sink import NsqStreamWriter
+from pyspark_nsq.connector.sink import NsqCommitMessage, NsqStreamWriter
 from pyspark_nsq.connector.sink_columns import choose_columns
 from pyspark_nsq.connector.source import NsqDataSource
 from pyspark_nsq.connector.stream_reader import NsqStreamReader
@@ -58,7 +58,9 @@ class HeldReader(NsqStreamReader):
         return start
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        self._gates.wait(PLANNED)
+        # Spark begins with a batch of nothing.
+        if start != end:
+            self._gates.wait(PLANNED)
         planned = super().partitions(start, end)
         proxy = self._gates.noted(PROXY_NOTE)
         for partition in planned:
@@ -83,7 +85,8 @@ class HeldWriter(NsqStreamWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 (Spark's name)
         super().commit(messages, batchId)
-        self.gates.wait(WRITTEN)
+        if any(isinstance(message, NsqCommitMessage) and message.published for message in messages):
+            self.gates.wait(WRITTEN)
 
 
 class HeldSource(NsqDataSource):

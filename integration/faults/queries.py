@@ -55,7 +55,8 @@ def insert_batch(path: Path, gates: Gates) -> Callable[[DataFrame, int], None]:
         with table:
             table.executemany("INSERT OR REPLACE INTO messages VALUES (?, ?, ?, ?)", found)
         table.close()
-        gates.wait(WRITTEN)
+        if found:
+            gates.wait(WRITTEN)
 
     return insert
 

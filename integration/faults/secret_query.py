@@ -6,6 +6,7 @@ Run as a program with a folder; options come as JSON on its input. It prints wha
 import json
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,8 @@ def main(folder: Path, options: dict[str, Any]) -> None:
     def publish(batch: DataFrame, _number: int) -> None:
         # In the midst of a batch everything runs that ever does.
         for process in psutil.Process().children(recursive=True):
-            print("process", process.cmdline(), process.environ())
+            with suppress(psutil.NoSuchProcess):
+                print("process", process.cmdline(), process.environ())
         print("wider than loopback:", wider_than_loopback(os.getpid()))
         batch.select("body").write.format("nsq").mode("append").options(**sink).save()
 

@@ -65,15 +65,15 @@ class Publisher:
 
 
 class Soak:
-    def __init__(self, impl: Implementation, folder: Path, seed: int) -> None:
+    def __init__(self, cluster: Cluster, folder: Path, seed: int) -> None:
         self.chance = random.Random(seed)
         self.done: Counter[str] = Counter()
         self.sampler = Sampler()
-        self.cluster = Cluster(impl, folder)
+        self.cluster = cluster
         self._spark_folder = folder / "spark"
         self.driver = Driver(LOCAL, self._spark_folder)
         self.subjects = [Subject(folder / f"soak-{sink}", self.cluster, sink, heartbeatInterval="2s") for sink in SINKS]
-        self._impl = impl
+        self._impl = cluster.impl
         self._due: list[tuple[float, Callable[[], None]]] = []
         for subject in self.subjects:
             self.driver.start(subject.order)
@@ -227,7 +227,6 @@ class Soak:
 
     def close(self) -> None:
         self.driver.end()
-        self.cluster.close()
 
 
 def main() -> int:
@@ -246,8 +245,8 @@ def main() -> int:
     (options.report / "rows.jsonl").unlink(missing_ok=True)
     print(f"seed {options.seed}, {options.minutes:g} minutes, report in {options.report}", flush=True)
     began = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="nsq-soak-") as place:
-        soak = Soak(impl, Path(place), options.seed)
+    with tempfile.TemporaryDirectory(prefix="nsq-soak-") as place, Cluster(impl, Path(place)) as cluster:
+        soak = Soak(cluster, Path(place), options.seed)
         try:
             soak.run(options.minutes * 60, options.mean_interval)
             row = soak.account(options.seed, time.monotonic() - began)

@@ -48,8 +48,9 @@ class Subject:
         self.published += bodies
         return bodies
 
-    def has_offsets(self, batch: int) -> bool:
-        return (self._checkpoint / "offsets" / str(batch)).exists()
+    def last(self, log: str) -> int:
+        """The last batch in Spark's log of offsets or commits, -1 where there is none."""
+        return max((int(path.name) for path in (self._checkpoint / log).glob("[0-9]*")), default=-1)
 
     def has_commit(self, batch: int) -> bool:
         return (self._checkpoint / "commits" / str(batch)).exists()

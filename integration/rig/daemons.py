@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from pyspark_nsq.connector.discovery import ChannelStats, TopicStats, fetch_stats
 from pyspark_nsq.connector.settings import Address, HttpAddress, Security
 
-START_TIMEOUT_S = 60.0
+START_TIMEOUT_S = 180.0
 STOP_TIMEOUT_S = 20.0
 _LISTENING = re.compile(r"(TCP|HTTPS?): listening on (.+):(\d+)\s*$")
 
