@@ -75,9 +75,14 @@ def _is_drained(progress: _Progress, now: float) -> bool:
         return True
     quiet_s = now - progress.received_at
     is_fresh = progress.stats_at > progress.received_at
-    if is_fresh and waiting_messages(progress.stats) == 0:
+    if is_fresh and waiting_messages(progress.stats) == 0 and not _worked_on(progress.stats):
         return quiet_s >= (_DEFERRED_QUIET_S if _deferred(progress.stats) else 0)
     return quiet_s >= _QUIET_S and not (is_fresh and progress.stats and orphans(progress.stats))
+
+
+def _worked_on(stats: TopicStats | None) -> int:
+    """Messages at clients. They may be our own receiver's, which has not told of them yet."""
+    return stats.channel.in_flight_at_clients if stats and stats.channel else 0
 
 
 def _deferred(stats: TopicStats | None) -> int:
