@@ -132,22 +132,6 @@ def parse_sink_options(texts: Mapping[str, str]) -> SinkOptions:
     )
 
 
-def check_options(texts: Mapping[str, str]) -> None:
-    """Raise ``OptionError`` for options that fit neither the source nor the sink.
-
-    When Spark loads a format with a schema of the user's it does not say for which of them: what only one of them has
-    tells which is meant.
-    """
-    try:
-        parse_source_options(texts)
-    except OptionError:
-        source, sink = ({option.name.lower() for option in options_of(side)} for side in (Side.SOURCE, Side.SINK))
-        given = {name.lower() for name in texts}
-        if len(given & source - sink) > len(given & sink - source):
-            raise
-        parse_sink_options(texts)
-
-
 def _parse(texts: Mapping[str, str], side: Side) -> dict[str, Any]:
     """The value of every option of this side by its name; None where there is neither value nor default."""
     given = {name.lower(): text for name, text in texts.items()}

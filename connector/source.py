@@ -4,13 +4,12 @@ Spark imports this module in every session of a machine that has it, and in ever
 a time limit: nothing heavy is imported before it is needed.
 """
 
-from collections.abc import MutableMapping
 from typing import TYPE_CHECKING, NoReturn
 
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
-from pyspark_nsq.connector.options import SourceOptions, check_options, parse_source_options
+from pyspark_nsq.connector.options import SourceOptions, parse_source_options
 from pyspark_nsq.connector.schema import DEFAULT_SCHEMA, check_schema
 
 if TYPE_CHECKING:
@@ -21,11 +20,6 @@ if TYPE_CHECKING:
 
 class NsqDataSource(DataSource):
     """NSQ topics as streams: ``spark.readStream.format("nsq")`` and ``df.writeStream.format("nsq")``."""
-
-    def __init__(self, options: MutableMapping[str, str]) -> None:
-        super().__init__(options)
-        # With a schema of the user's, Spark asks for nothing else at load().
-        check_options(options)
 
     @classmethod
     def name(cls) -> str:

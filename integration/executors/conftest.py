@@ -51,7 +51,11 @@ def start_driver(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> 
     def start() -> Driver:
         if not started or started[-1].process.poll() is not None:
             folder = tmp_path_factory.mktemp("driver")
-            events = {"spark.eventLog.enabled": "true", "spark.eventLog.dir": f"file://{cluster.folder}"}
+            events = {
+                "spark.eventLog.enabled": "true",
+                "spark.eventLog.compress": "false",
+                "spark.eventLog.dir": f"file://{cluster.folder}",
+            }
             started.append(Driver(cluster.url, folder, events))
         return started[-1]
 

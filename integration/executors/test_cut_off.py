@@ -31,6 +31,7 @@ start_here(pickle.load(sys.stdin.buffer).way)
 # Spark's own patience with executors, where its default of minutes would be the test's.
 IMPATIENT = {
     "spark.network.timeout": "12s",
+    "spark.network.timeoutInterval": "4s",
     "spark.executor.heartbeatInterval": "3s",
     "spark.storage.blockManagerHeartbeatTimeoutMs": "12s",
     "spark.task.maxFailures": "20",

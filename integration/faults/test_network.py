@@ -24,20 +24,20 @@ CHOSEN = {
 @pytest.mark.parametrize("link", LINKS)
 def test_a_bad_network_loses_nothing(run_scenario: RunScenario, link: str) -> None:
     chosen = [fault for fault in FAULTS if fault.name in CHOSEN[link]]
-    run_scenario(network.scenario(f"network:{link}", link, chosen), "go" if link == SINK_NSQD else "ours")
+    assert run_scenario(network.scenario(f"network:{link}", link, chosen), "go" if link == SINK_NSQD else "ours")
 
 
 def test_an_nsqd_may_hang_for_longer_than_its_time_outs(run_scenario: RunScenario) -> None:
-    run_scenario(Scenario("network:paused nsqd", network.run_pause, "paused (SIGSTOP)", "one nsqd"), "go")
+    assert run_scenario(Scenario("network:paused nsqd", network.run_pause, "paused (SIGSTOP)", "one nsqd"), "go")
 
 
 def test_a_liar_beside_an_honest_nsqd_does_no_harm_to_the_source(run_scenario: RunScenario) -> None:
     names = {"messages past RDY", "endless heartbeats", "half a frame", "strange IDENTIFY"}
     chosen = [lie for lie in SOURCE_LIES if lie.name in names]
     scenario = Scenario("lies:source", lambda context: run_source_lies(context, chosen), "liars", "source")
-    run_scenario(scenario, "ours")
+    assert run_scenario(scenario, "ours")
 
 
 def test_a_liar_beside_an_honest_nsqd_does_no_harm_to_the_sink(run_scenario: RunScenario) -> None:
     chosen = [lie for lie in SINK_LIES if lie.name in {"acknowledges nothing", "answers garbage"}]
-    run_scenario(Scenario("lies:sink", lambda context: run_sink_lies(context, chosen), "liars", "sink"), "ours")
+    assert run_scenario(Scenario("lies:sink", lambda context: run_sink_lies(context, chosen), "liars", "sink"), "ours")

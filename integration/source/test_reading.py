@@ -139,8 +139,15 @@ def test_options_are_checked_when_the_source_is_loaded(spark: SparkSession) -> N
         reader.load()
     with pytest.raises(Exception, match="did you mean maxInFlight"):
         reader.option("channel", "c").option("maxInFlihgt", "3").load()
-    with pytest.raises(Exception, match="option maxInFlight: '0' is not a whole number"):
-        reader.option("channel", "c").option("maxInFlight", "0").schema("body BINARY").load()
+
+
+def test_with_a_schema_options_are_checked_when_the_query_starts(spark: SparkSession) -> None:
+    """Spark makes no source at load() then: it asks for nothing but the schema, which it has."""
+    reader = spark.readStream.format("nsq").option("topic", "t").option("nsqdTcpAddresses", "127.0.0.1:4150")
+    rows = reader.option("channel", "c").option("maxInFlight", "0").schema("body BINARY").load()
+    query = rows.writeStream.format("noop").start()
+    with pytest.raises(StreamingQueryException, match="option maxInFlight: '0' is not a whole number"):
+        query.awaitTermination(60)
 
 
 def test_nsqds_and_topics_are_followed_as_they_come(
