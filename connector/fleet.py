@@ -97,10 +97,12 @@ class RemoteReceiver:
     def stop(self) -> None:
         self._commands.put(pb.Command(stop=pb.Stop()))
 
-    def begin(self, beginning: Beginning) -> "queue.SimpleQueue[pb.Command | None]":
+    def begin(self, beginning: Beginning, resume: bool) -> "queue.SimpleQueue[pb.Command | None]":
         """Commands for a stream that begins: all that holds, and then what comes."""
         commands: queue.SimpleQueue[pb.Command | None] = queue.SimpleQueue()
-        commands.put(pb.Command(begin=to_message(beginning)))
+        message = to_message(beginning)
+        message.resume = resume
+        commands.put(pb.Command(begin=message))
         self._commands = commands
         for newest in (lambda: self._assignment, lambda: self._share, lambda: self._finish_command):
             _put_newest(commands, newest)
@@ -237,6 +239,9 @@ class Fleet:
                 self._lose(member, "it has stopped", certainly=True)
             except (grpc.RpcError, OSError) as error:
                 code = error.code() if isinstance(error, grpc.Call) else None
+                if code == grpc.StatusCode.NOT_FOUND:
+                    self._lose(member, "it was started again", certainly=True)
+                    return
                 if code in _REFUSALS:
                     self.failure = ReceiverError(f"the receiver at {receiver.address} refuses to work: {_shown(error)}")
                 failures += 1
@@ -249,7 +254,7 @@ class Fleet:
 
     def _follow(self, member: Member, receiver: RemoteReceiver) -> None:
         beginning = replace(self._beginning, first_position=first_position(member.incarnation))
-        commands = receiver.begin(beginning)
+        commands = receiver.begin(beginning, resume=member.live)
         with open_channel(receiver.address, self._options.tls) as channel:
             stub: Any = receiver_pb2_grpc.ReceiverStub(channel)  # type: ignore[no-untyped-call]
             receiver.call = stub.Control(iter(commands.get, None), metadata=[(TOKEN_KEY, self._token)])

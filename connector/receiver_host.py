@@ -149,17 +149,31 @@ class HostService(receiver_pb2_grpc.ReceiverServicer):
             beginning = from_message(first.begin)
         except ValueError as error:
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
-        session = self._begun(beginning, context)
+        session = self._resumed(beginning, context) if first.begin.resume else self._begun(beginning, context)
         threading.Thread(target=session.obey, args=(commands,), name="commands", daemon=True).start()
         context.add_callback(session.board.wake)
         return session.statuses(context)
 
+    def _same(self, beginning: Beginning) -> Session | None:
+        """The session that has begun so, if it is at work."""
+        for session in self.sessions:
+            if session.beginning == beginning and not session.core.stopping:
+                session.hear()
+                return session
+        return None
+
+    def _resumed(self, beginning: Beginning, context: grpc.ServicerContext) -> Session:
+        session = self._same(beginning)
+        if session is None:
+            context.abort(grpc.StatusCode.NOT_FOUND, "this receiver does not have the session any more")
+        assert session
+        return session
+
     def _begun(self, beginning: Beginning, context: grpc.ServicerContext) -> Session:
         """The session of this name: the one that there is, if it is the same."""
+        if same := self._same(beginning):
+            return same
         former = next((each for each in self.sessions if each.beginning.session == beginning.session), None)
-        if former and former.beginning == beginning and not former.core.stopping:
-            former.hear()
-            return former
         if former:
             # Its coordinator has given it up.
             former.stop()

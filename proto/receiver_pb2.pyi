@@ -23,7 +23,7 @@ class Command(_message.Message):
     def __init__(self, assignment: _Optional[_Union[Assignment, _Mapping]] = ..., finish: _Optional[_Union[Finish, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., begin: _Optional[_Union[Begin, _Mapping]] = ..., share: _Optional[_Union[Share, _Mapping]] = ..., beat: _Optional[_Union[Beat, _Mapping]] = ...) -> None: ...
 
 class Begin(_message.Message):
-    __slots__ = ("session", "token", "first_position", "limits", "connection", "sources_interval_ms", "lease_ms")
+    __slots__ = ("session", "token", "first_position", "limits", "connection", "sources_interval_ms", "lease_ms", "resume")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     FIRST_POSITION_FIELD_NUMBER: _ClassVar[int]
@@ -31,6 +31,7 @@ class Begin(_message.Message):
     CONNECTION_FIELD_NUMBER: _ClassVar[int]
     SOURCES_INTERVAL_MS_FIELD_NUMBER: _ClassVar[int]
     LEASE_MS_FIELD_NUMBER: _ClassVar[int]
+    RESUME_FIELD_NUMBER: _ClassVar[int]
     session: str
     token: str
     first_position: int
@@ -38,7 +39,8 @@ class Begin(_message.Message):
     connection: ConnectionSettings
     sources_interval_ms: int
     lease_ms: int
-    def __init__(self, session: _Optional[str] = ..., token: _Optional[str] = ..., first_position: _Optional[int] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., connection: _Optional[_Union[ConnectionSettings, _Mapping]] = ..., sources_interval_ms: _Optional[int] = ..., lease_ms: _Optional[int] = ...) -> None: ...
+    resume: bool
+    def __init__(self, session: _Optional[str] = ..., token: _Optional[str] = ..., first_position: _Optional[int] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., connection: _Optional[_Union[ConnectionSettings, _Mapping]] = ..., sources_interval_ms: _Optional[int] = ..., lease_ms: _Optional[int] = ..., resume: bool = ...) -> None: ...
 
 class Share(_message.Message):
     __slots__ = ("number", "in_flight_max", "bytes_max", "status_interval_ms")

@@ -149,6 +149,17 @@ def test_a_session_outlives_its_stream_but_not_its_lease(host: Host) -> None:
     wait_until(lambda: newer.ended and not host.service.sessions)
 
 
+def test_only_a_session_that_is_there_is_resumed(host: Host) -> None:
+    resuming = begin()
+    resuming.begin.resume = True
+    assert refusal(host.control(resuming)) is grpc.StatusCode.NOT_FOUND
+    assert not host.service.sessions
+    next(host.control(begin()))
+    (session,) = host.service.sessions
+    next(host.control(resuming))
+    assert host.service.sessions == [session]
+
+
 def test_beginnings_cross_the_wire_whole() -> None:
     security = Security(tls=True, tls_ca_file="ca", auth_secret=Secret("secret"), tls_key_password=Secret("password"))
     settings = ConnectionSettings(security=security, snappy=True, client_id="me", msg_timeout_ms=5, sample_rate=7)
@@ -250,6 +261,19 @@ def test_receivers_at_addresses_are_called_again_and_again(make_fleet: MakeFleet
     assert fleet.failure is None
     host.service.sessions[0].stop()
     wait_until(lambda: fleet.live and fleet.receivers[fleet.live[0]].incarnation == 1)
+
+
+def test_one_that_was_started_again_holds_nothing_of_what_it_held(make_fleet: MakeFleet, host: Host) -> None:
+    """Otherwise what is committed of the former would finish messages that only its successor has."""
+    fleet, successor = make_fleet(host.address), Host()
+    wait_until(lambda: fleet.live == [0])
+    fleet.receivers[0].finish(5)
+    fleet.receivers[0].address = successor.address
+    fleet.receivers[0].call.cancel()
+    wait_until(lambda: fleet.is_lost(0, 5))
+    assert not successor.service.sessions
+    wait_until(lambda: fleet.live == [0] and fleet.receivers[0].incarnation == 1)
+    successor.stop()
 
 
 def test_a_wrong_token_fails_the_query(make_fleet: MakeFleet, host: Host) -> None:
