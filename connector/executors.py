@@ -105,11 +105,13 @@ def _ensure_receiver(way: Way) -> None:
 
 def _start(way: Way, folder: Path, lock_fd: int) -> None:
     paths = os.pathsep.join(path for path in sys.path if path)
+    # What Spark's JVM and this worker have agreed on is not for a process that outlives the worker.
+    environment = {name: value for name, value in os.environ.items() if not name.endswith("_SECRET")}
     process = subprocess.Popen(
         _COMMAND,
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
-        env={**os.environ, "PYTHONPATH": paths},
+        env={**environment, "PYTHONPATH": paths},
         start_new_session=True,
         pass_fds=[lock_fd],
     )
