@@ -2,8 +2,10 @@
 
 import os
 import signal
+from typing import Any
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 # Started in the background, by nohup or by a test runner's worker, Python ignores these, and so does all that tests
 # start: they would wait in vain for a command to end at Ctrl-C.
@@ -23,10 +25,23 @@ SPARK_LINES = (
 )
 
 
+def line_of(nodeid: str) -> int | None:
+    return next((number for number, line in enumerate(SPARK_LINES) if nodeid.startswith(line)), None)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with what takes longest, and keep it in line where several processes run tests."""
-    for item in items:
-        for number, line in enumerate(SPARK_LINES):
-            if item.nodeid.startswith(line):
-                item.add_marker(pytest.mark.xdist_group(f"spark-{number}"))
-    items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
+    """Begin with what takes longest."""
+    items.sort(key=lambda item: line_of(item.nodeid) is None)
+
+
+class Lines(LoadScopeScheduling):
+    """Each line is for one process; all other tests go one by one to whoever is free."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        line = line_of(nodeid)
+        return nodeid if line is None else f"line {line}"
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Lines:
+    """How tests are dealt to several processes."""
+    return Lines(config, log)
