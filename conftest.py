@@ -19,9 +19,9 @@ os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 # Tests with a Spark of their own keep two cores busy, and Spark gives its Python processes only seconds to start: so
 # many of these lines run at once, beside all that mostly waits. Each takes about as long as the others.
 SPARK_LINES = (
-    ("integration/source",),
     ("integration/sink", "integration/demo", "integration/notebooks"),
-    ("integration/executors", "integration/faults/test_security", "tests/test_docs", "tests/test_packaging"),
+    ("integration/executors", "integration/source/test_security", "integration/faults/test_security"),
+    ("integration/source", "tests/test_docs", "tests/test_packaging"),
 )
 
 
