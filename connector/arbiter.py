@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 
 import grpc
 
-from pyspark_nsq.connector.channels import open_channel
+from pyspark_nsq.connector.channels import call_once
 from pyspark_nsq.connector.connection import Source
 from pyspark_nsq.connector.receiver_tls import ReceiverTls
 from pyspark_nsq.connector.redeliveries import split_ids
@@ -39,11 +39,11 @@ class Arbiter:
     def __init__(
         self,
         receivers: Callable[[], Sequence[Party]],
-        metadata: Sequence[tuple[str, str]],
+        token: str,
         tls: ReceiverTls | None = None,
     ) -> None:
         self._receivers = receivers
-        self._metadata = metadata
+        self._token = token
         self._tls = tls
 
     def start(self) -> None:
@@ -67,9 +67,8 @@ class Arbiter:
         self._call(receiver, "Settle", verdicts(suspects, answers))
 
     def _call(self, receiver: Party, method: str, request: Any) -> Any:
-        with open_channel(receiver.address, self._tls) as channel:
-            stub: Any = receiver_pb2_grpc.ReceiverStub(channel)  # type: ignore[no-untyped-call]
-            return getattr(stub, method)(request, timeout=_TIMEOUT_S, metadata=self._metadata)
+        stub = receiver_pb2_grpc.ReceiverStub
+        return call_once(stub, receiver.address, self._tls, self._token, method, request, _TIMEOUT_S)
 
 
 def verdicts(suspects: pb.Suspects, answers: Iterable[pb.Verdicts]) -> pb.Verdicts:

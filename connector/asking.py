@@ -4,7 +4,7 @@ from typing import Any, Final
 
 import grpc
 
-from pyspark_nsq.connector.channels import TOKEN_KEY, open_channel
+from pyspark_nsq.connector.channels import call_once
 from pyspark_nsq.connector.ways import Way
 from pyspark_nsq.proto import receiver_pb2 as pb
 from pyspark_nsq.proto import receiver_pb2_grpc
@@ -37,6 +37,5 @@ def is_lost(way: Way, lane: int, first: int, end: int) -> bool:
 
 
 def _ask(way: Way, method: str, request: Any) -> Any:
-    with open_channel(way.coordinator, way.tls) as channel:
-        stub: Any = receiver_pb2_grpc.CoordinatorStub(channel)  # type: ignore[no-untyped-call]
-        return getattr(stub, method)(request, timeout=_TIMEOUT_S, metadata=[(TOKEN_KEY, way.token)])
+    stub = receiver_pb2_grpc.CoordinatorStub
+    return call_once(stub, way.coordinator, way.tls, way.token, method, request, _TIMEOUT_S)

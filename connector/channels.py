@@ -28,6 +28,12 @@ _CHANNEL_OPTIONS: Final = (
 )
 
 
+def token_in(metadata: Iterable[tuple[str, str | bytes]]) -> str:
+    """The token that a call brings; empty without one."""
+    found = next((value for key, value in metadata if key == TOKEN_KEY), "")
+    return found if isinstance(found, str) else ""
+
+
 class Guard(grpc.ServerInterceptor):  # type: ignore[type-arg]
     """Refuses every call without the query's token."""
 
@@ -36,8 +42,7 @@ class Guard(grpc.ServerInterceptor):  # type: ignore[type-arg]
         self._refuse = grpc.unary_unary_rpc_method_handler(_refuse)
 
     def intercept_service(self, continuation: Callable[[Any], Any], details: Any) -> Any:
-        given = next((value for key, value in details.invocation_metadata if key == TOKEN_KEY), "")
-        if isinstance(given, str) and hmac.compare_digest(given.encode(), self._token):
+        if hmac.compare_digest(token_in(details.invocation_metadata).encode(), self._token):
             return continuation(details)
         return self._refuse
 
@@ -58,6 +63,20 @@ def open_channel(address: str, tls: ReceiverTls | None) -> grpc.Channel:
     if tls.server_name:
         options.append(("grpc.ssl_target_name_override", tls.server_name))
     return grpc.secure_channel(address, grpc.ssl_channel_credentials(read_file(tls.ca_file)), options)
+
+
+def call_once(
+    make_stub: Callable[[grpc.Channel], Any],
+    address: str,
+    tls: ReceiverTls | None,
+    token: str,
+    method: str,
+    request: Any,
+    timeout_s: float,
+) -> Any:
+    """The answer to a question, over a connection for it alone."""
+    with open_channel(address, tls) as channel:
+        return getattr(make_stub(channel), method)(request, timeout=timeout_s, metadata=[(TOKEN_KEY, token)])
 
 
 def make_server(threads_max: int, interceptors: Iterable[Any] = ()) -> grpc.Server:

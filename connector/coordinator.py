@@ -15,7 +15,6 @@ from pyspark.sql.datasource import InputPartition
 from pyspark_nsq.connector.arbiter import Arbiter
 from pyspark_nsq.connector.available_now import Drain, waiting_messages
 from pyspark_nsq.connector.beginning import Beginning
-from pyspark_nsq.connector.channels import TOKEN_KEY
 from pyspark_nsq.connector.connection import Source
 from pyspark_nsq.connector.crews import Crew, LocalCrew, RemoteCrew
 from pyspark_nsq.connector.errors import NsqError
@@ -74,7 +73,7 @@ class Coordinator:
         # Which receivers were ever connected to a source, and may hold messages of it.
         self._holders: dict[Source, set[int]] = {}
         self._dealing = threading.Lock()
-        self._arbiter = Arbiter(lambda: self._receivers, [(TOKEN_KEY, self._token)], options.receivers.tls)
+        self._arbiter = Arbiter(lambda: self._receivers, self._token, options.receivers.tls)
 
     def start(self) -> None:
         self._crew.start()

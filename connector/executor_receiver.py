@@ -25,7 +25,7 @@ def _work(told: dict[str, Any]) -> None:
 
     from pyspark_nsq.connector.executors import way_from
     from pyspark_nsq.connector.hosted import HostedReceiver
-    from pyspark_nsq.connector.nsq_receiver import set_up_process
+    from pyspark_nsq.connector.receiver_setup import set_up_process
 
     set_up_process("INFO")
     HostedReceiver(way_from(told["way"]), Path(told["folder"])).run(_LOOK_S)

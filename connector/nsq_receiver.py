@@ -6,7 +6,6 @@ It serves many queries, one after the other or at once. Whoever knows its token 
 import argparse
 import logging
 import os
-import resource
 import secrets
 import shutil
 import signal
@@ -21,6 +20,7 @@ from pyspark_nsq.connector.errors import OptionError
 from pyspark_nsq.connector.option_kinds import ADDRESSES
 from pyspark_nsq.connector.receiver_host import HostService
 from pyspark_nsq.connector.receiver_options import read_token
+from pyspark_nsq.connector.receiver_setup import set_up_process
 from pyspark_nsq.connector.receiver_tls import ReceiverTls, read_file
 from pyspark_nsq.connector.settings import Address
 from pyspark_nsq.proto import receiver_pb2_grpc
@@ -30,15 +30,6 @@ log = logging.getLogger(__name__)
 _THREADS_MAX: Final = 1024
 _SERVER_GRACE_S: Final = 0.5
 _LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR")
-
-
-def set_up_process(level: str) -> None:
-    """Log to standard error, which may be closed before us, and allow as many connections as the system does."""
-    form = f"%(asctime)s %(levelname)s nsq receiver {os.getpid()}: %(message)s"
-    logging.basicConfig(level=level, format=form)
-    logging.raiseExceptions = False
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -8,7 +8,6 @@ import ctypes
 import logging
 import os
 import pickle
-import resource
 import signal
 import sys
 from collections.abc import Sequence
@@ -18,6 +17,7 @@ from typing import Final
 from pyspark_nsq.connector.receiver_core import ReceiverCore
 from pyspark_nsq.connector.receiver_loop import ReceiverLoop
 from pyspark_nsq.connector.receiver_service import ReceiverService, StatusBoard, serve
+from pyspark_nsq.connector.receiver_setup import set_up_process
 from pyspark_nsq.connector.receiver_tls import ReceiverTls
 from pyspark_nsq.connector.settings import ConnectionSettings
 from pyspark_nsq.connector.source_state import Limits
@@ -46,9 +46,8 @@ class Setup:
 def main() -> None:
     # From our own parent, through a pipe that nobody else has.
     setup: Setup = pickle.load(sys.stdin.buffer)  # noqa: S301
-    logging.basicConfig(level=logging.INFO, format=f"%(asctime)s %(levelname)s nsq receiver {os.getpid()}: %(message)s")
+    set_up_process("INFO")
     _die_with_parent()
-    _allow_many_connections()
     core = ReceiverCore(setup.limits, setup.first_position)
     board = StatusBoard(setup.sources_interval_s)
     loop = ReceiverLoop(core, setup.connection, sys.stdin.fileno(), board)
@@ -73,11 +72,6 @@ def _die_with_parent() -> None:
     """A second sign of the coordinator's death, should somebody else hold its end of our standard input."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-
-
-def _allow_many_connections() -> None:
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 if __name__ == "__main__":

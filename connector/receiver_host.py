@@ -15,7 +15,7 @@ from typing import Any, Final
 import grpc
 
 from pyspark_nsq.connector.beginning import Beginning, from_message
-from pyspark_nsq.connector.channels import TOKEN_KEY
+from pyspark_nsq.connector.channels import token_in
 from pyspark_nsq.connector.receiver_core import ReceiverCore
 from pyspark_nsq.connector.receiver_loop import ReceiverLoop
 from pyspark_nsq.connector.receiver_service import ReceiverService, StatusBoard
@@ -139,7 +139,7 @@ class HostService(receiver_pb2_grpc.ReceiverServicer):
     def Control(  # noqa: N802 (the contract's name, as those below)
         self, commands: Iterator[pb.Command], context: grpc.ServicerContext
     ) -> Iterator[pb.Status]:
-        if not hmac.compare_digest(_given_token(context).encode(), self._token):
+        if not hmac.compare_digest(token_in(context.invocation_metadata()).encode(), self._token):
             context.abort(grpc.StatusCode.UNAUTHENTICATED, "the receiver's token is missing or wrong")
         first = next(commands, None)
         if first is None or not first.HasField("begin"):
@@ -204,18 +204,13 @@ class HostService(receiver_pb2_grpc.ReceiverServicer):
         return self._session(context).service.Judge(request, context)
 
     def _session(self, context: grpc.ServicerContext) -> Session:
-        session = self._sessions.get(_digest(_given_token(context)))
+        session = self._sessions.get(_digest(token_in(context.invocation_metadata())))
         if session is None:
             context.abort(grpc.StatusCode.UNAUTHENTICATED, "the token of this query is missing, wrong, or of the past")
         elif session.core.stopping:
             context.abort(grpc.StatusCode.UNAVAILABLE, "this receiver gives back what it holds")
         assert session
         return session
-
-
-def _given_token(context: grpc.ServicerContext) -> str:
-    found = next((value for key, value in context.invocation_metadata() if key == TOKEN_KEY), "")
-    return found if isinstance(found, str) else ""
 
 
 def _digest(token: str) -> bytes:

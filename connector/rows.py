@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_TOKEN_KEY: Final = "authorization"  # noqa: S105 (the key, not the token)
 _MESSAGE_COLUMNS: Final = ("body", "id", "timestamp", "attempts")
 # A receiver that died is back within a second or two; one that cannot be reached for so long is a mistake.
 _UNREACHABLE_S: Final = 30.0
@@ -95,6 +94,7 @@ def fetch(partition: RangePartition, columns: Sequence[str]) -> deque[Piece]:
     """All of the range before the first row goes out: a receiver that dies on the way must not leave half of it."""
     import grpc
 
+    from pyspark_nsq.connector.channels import TOKEN_KEY
     from pyspark_nsq.connector.shared_memory import memory_domain
     from pyspark_nsq.proto import receiver_pb2 as pb
 
@@ -104,7 +104,7 @@ def fetch(partition: RangePartition, columns: Sequence[str]) -> deque[Piece]:
     while True:
         try:
             stub = _stub(next(targets), partition.place.way)
-            return pieces_of(stub.Read(request, metadata=[(_TOKEN_KEY, partition.token)]), partition, columns)
+            return pieces_of(stub.Read(request, metadata=[(TOKEN_KEY, partition.token)]), partition, columns)
         except OSError as error:
             # Memory that cannot be looked into: then it has to be sent.
             log.debug("%r: %s", partition, error)
