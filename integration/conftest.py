@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 sys.path.insert(0, str(Path(__file__).parent))
 
 from rig.daemons import Daemon, Implementation, Lookupd, Nsqd
+from rig.security import AuthServer, Certificates
 
 StartNsqd = Callable[..., Nsqd]
 StartLookupd = Callable[..., Lookupd]
@@ -80,6 +81,19 @@ def shared_nsqd(impl: Implementation, tmp_path_factory: pytest.TempPathFactory) 
     nsqd = Nsqd(impl, tmp_path_factory.mktemp("shared-nsqd"))
     yield nsqd
     nsqd.stop()
+
+
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    """Certificates of this run."""
+    return Certificates(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="module")
+def auth_server(request: pytest.FixtureRequest) -> Iterator[AuthServer]:
+    """It knows the module's ``SECRET``."""
+    with AuthServer(request.module.SECRET) as server:
+        yield server
 
 
 @pytest.fixture

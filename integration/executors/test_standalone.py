@@ -3,7 +3,7 @@
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -128,10 +128,29 @@ def test_a_stop_in_the_middle_of_a_batch_gives_everything_back(driver: Driver, c
     again.stop()
 
 
+@pytest.fixture
+def start_operated(tls: dict[str, str], tmp_path: Path) -> Iterator[Callable[[], "Operated"]]:
+    """Starts an nsq-receiver that ends with the test."""
+    started: list[Operated] = []
+
+    def start_one() -> Operated:
+        started.append(Operated(tmp_path, tls))
+        return started[-1]
+
+    yield start_one
+    for each in started:
+        each.process.kill()
+
+
 def test_receivers_of_an_operator_serve_several_queries(
-    driver: Driver, nsqds: list[Nsqd], topic: str, tls: dict[str, str], tmp_path: Path
+    driver: Driver,
+    nsqds: list[Nsqd],
+    topic: str,
+    tls: dict[str, str],
+    tmp_path: Path,
+    start_operated: Callable[[], "Operated"],
 ) -> None:
-    operated = [Operated(tmp_path, tls) for _ in range(2)]
+    operated = [start_operated() for _ in range(2)]
     addresses = ",".join(each.address for each in operated)
     both = [Books(nsqds, topic), Books(nsqds, f"{topic}-b")]
     options = {"receivers": addresses, "receiverTokenFile": str(tmp_path / "token"), **tls}

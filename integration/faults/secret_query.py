@@ -6,12 +6,11 @@ Run as a program with a folder; options come as JSON on its input. It prints wha
 import json
 import os
 import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import psutil
 from pyspark.sql import DataFrame, SparkSession
+from rig import processes
 from rig.ports import wider_than_loopback
 
 
@@ -39,9 +38,7 @@ def main(folder: Path, options: dict[str, Any]) -> None:
 
     def publish(batch: DataFrame, _number: int) -> None:
         # In the midst of a batch everything runs that ever does.
-        for process in psutil.Process().children(recursive=True):
-            with suppress(psutil.NoSuchProcess):
-                print("process", process.cmdline(), process.environ())
+        processes.show()
         print("wider than loopback:", wider_than_loopback(os.getpid()))
         batch.select("body").write.format("nsq").mode("append").options(**sink).save()
 

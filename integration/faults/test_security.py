@@ -35,17 +35,6 @@ SECRET, PASSWORD = "rather-not-told-95b2", "nor-this-4d81"
 COUNT = 50
 
 
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    return Certificates(tmp_path_factory.mktemp("certificates"))
-
-
-@pytest.fixture(scope="module")
-def auth_server() -> Iterator[AuthServer]:
-    with AuthServer(SECRET) as server:
-        yield server
-
-
 # Ports
 
 

@@ -4,6 +4,7 @@ import json
 import socket
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -142,7 +143,7 @@ class Echo:
             threading.Thread(target=self._serve, args=(sock,), daemon=True).start()
 
     def _serve(self, sock: socket.socket) -> None:
-        with sock:
+        with sock, suppress(ConnectionError):
             while data := sock.recv(65536):
                 sock.sendall(data)
 

@@ -21,8 +21,6 @@ SPARK_HOME = Path(pyspark.__file__).parent
 SPARK_CLASS = SPARK_HOME / "bin" / "spark-class"
 DRIVER = Path(__file__).parents[1] / "executors" / "driver.py"
 RECEIVER = "pyspark_nsq.connector.executor_receiver"
-# So many processes of Java on a small machine: they start soonest with the least of it.
-_QUICK_JAVA = {"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"}
 _START_S = 200.0
 _GONE_S = 30.0
 
@@ -36,7 +34,6 @@ class SparkProcess:
         self.log = folder / "log"
         variables = {
             **os.environ,
-            **_QUICK_JAVA,
             "TMPDIR": str(self.temporary),
             "SPARK_LOCAL_IP": host,
             "SPARK_DAEMON_MEMORY": "256m",
@@ -159,7 +156,7 @@ class Driver:
 
 def _local(host: str, temporary: Path, home: Path | None) -> dict[str, str]:
     """The variables of a driver. In a home of its own a local cluster has its executors' files there."""
-    found = {"SPARK_LOCAL_IP": host, "TMPDIR": str(temporary), **_QUICK_JAVA}
+    found = {"SPARK_LOCAL_IP": host, "TMPDIR": str(temporary)}
     if home:
         for name in ("bin", "jars", "python"):
             if (SPARK_HOME / name).exists():

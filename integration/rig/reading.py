@@ -11,6 +11,7 @@ import psutil
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from rig.daemons import Nsqd, wait_until
+from rig.processes import below
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -21,14 +22,7 @@ PLANNER = "python_streaming_source_runner"
 
 def processes(name: str) -> list[psutil.Process]:
     """Those that this test run started and that run a module of this name."""
-    found = []
-    for process in psutil.Process().children(recursive=True):
-        try:
-            if any(name in word for word in process.cmdline()):
-                found.append(process)
-        except psutil.NoSuchProcess:
-            continue
-    return found
+    return [process for process, command in below() if name in command]
 
 
 class Reading:

@@ -1,6 +1,9 @@
-"""Certificates of one authority, and an auth server that knows one secret."""
+"""Certificates of one authority, an auth server that knows one secret, and a search for it."""
 
 import json
+import os
+import subprocess
+import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -8,6 +11,8 @@ from typing import Self
 from urllib.parse import parse_qs, urlsplit
 
 import trustme
+
+_PROGRAMS = Path(__file__).parents[1]
 
 
 class Certificates:
@@ -64,3 +69,22 @@ class AuthServer:
     def __exit__(self, *_: object) -> None:
         self._server.shutdown()
         self._server.server_close()
+
+
+def shown_without(secret: str, program: str, checkpoint: Path, row_count: int, options: dict[str, str]) -> str:
+    """All that a program with such options prints. Neither it nor what Spark keeps has the secret in it."""
+    ran = subprocess.run(
+        [sys.executable, _PROGRAMS / program, checkpoint, str(row_count)],
+        input=json.dumps(options),
+        env=os.environ | {"PYTHONPATH": str(_PROGRAMS)},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    shown = ran.stdout + ran.stderr
+    # Spark's log is long, and says much after the error of a program.
+    assert ran.returncode == 0, "".join(shown.rpartition("Traceback")[1:])[:4000] or shown[-4000:]
+    assert secret not in shown
+    for file in checkpoint.rglob("*"):
+        assert file.is_dir() or secret.encode() not in file.read_bytes(), file
+    return shown

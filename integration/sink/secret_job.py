@@ -8,10 +8,10 @@ import os
 import sys
 from pathlib import Path
 
-import psutil
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (as everybody writes it)
+from rig import processes
 
 
 def main(checkpoint: Path, count: int) -> None:
@@ -30,8 +30,7 @@ def main(checkpoint: Path, count: int) -> None:
     while not query.recentProgress and not query.exception():
         query.awaitTermination(1)
     query.explain(extended=True)
-    for process in psutil.Process().children(recursive=True):
-        print("process", process.cmdline(), process.environ())
+    processes.show()
     query.stop()
     for progress in query.recentProgress:
         print(progress.json)

@@ -5,21 +5,16 @@ import shutil
 import signal
 import sys
 import time
-from contextlib import suppress
 from pathlib import Path
 
 import psutil
 import pyspark
 from pyspark.sql import DataFrame, SparkSession
+from rig.processes import below
 
 
 def executors() -> list[psutil.Process]:
-    found = []
-    for process in psutil.Process().children(recursive=True):
-        with suppress(psutil.NoSuchProcess):
-            if any("CoarseGrainedExecutorBackend" in word for word in process.cmdline()):
-                found.append(process)
-    return found
+    return [process for process, command in below() if "CoarseGrainedExecutorBackend" in command]
 
 
 def main(tcp: str, http: str, topic: str, folder: Path) -> None:

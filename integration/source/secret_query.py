@@ -6,8 +6,8 @@ import sys
 import time
 from pathlib import Path
 
-import psutil
 from pyspark.sql import SparkSession
+from rig import processes
 
 
 def main(checkpoint: Path, row_count: int) -> None:
@@ -27,8 +27,7 @@ def main(checkpoint: Path, row_count: int) -> None:
     for progress in query.recentProgress:
         print(progress.json)
     print(query.status, query.exception(), rows)
-    for process in psutil.Process().children(recursive=True):
-        print("process", process.cmdline(), process.environ())
+    processes.show()
     assert spark.table("rows").count() == row_count
     query.stop()
     spark.stop()

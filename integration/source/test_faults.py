@@ -196,6 +196,7 @@ def test_a_cluster_of_two_executors(nsqd: Nsqd, topic: str, tmp_path: Path) -> N
     script = Path(__file__).with_name("cluster_query.py")
     done = subprocess.run(
         [sys.executable, str(script), nsqd.tcp, nsqd.http, topic, str(tmp_path)],
+        env=os.environ | {"PYTHONPATH": str(script.parents[1])},
         capture_output=True,
         text=True,
         timeout=240,

@@ -1,0 +1,20 @@
+"""The processes below one, which come and go while they are looked at."""
+
+from collections.abc import Iterator
+from contextlib import suppress
+
+import psutil
+
+
+def below(pid: int | None = None) -> Iterator[tuple[psutil.Process, str]]:
+    """Every descendant of a process, or of this one, with its command line."""
+    for process in psutil.Process(pid).children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            yield process, " ".join(process.cmdline())
+
+
+def show() -> None:
+    """Print what anybody can see of the processes below this one."""
+    for process, command in below():
+        with suppress(psutil.NoSuchProcess):
+            print("process", command, process.environ())
