@@ -134,6 +134,9 @@ class ReceiverCore:
             if chunk.connection is connection:
                 self._index(chunk)
         if not connection.closing:
+            if now - state.subscribed_at >= self._limits.retry_delay_s_max:
+                # It did well. One that accepts a SUB and then breaks the protocol is asked ever later.
+                state.failures = 0
             self._back_off(state, now)
         self._plan_due = now
 
@@ -145,7 +148,7 @@ class ReceiverCore:
         events = connection.receive(data)
         state = self._state(connection.source)
         if connection.subscribed and not was_subscribed:
-            state.failures = 0
+            state.subscribed_at = now
             self._plan_due = now
         for failed in events.failed:
             self._too_late(state, connection, failed, now)
@@ -157,6 +160,7 @@ class ReceiverCore:
 
     def _arrived(self, state: SourceState, connection: Connection, messages: pa.RecordBatch, now: float) -> None:
         state.counts.received += len(messages)
+        state.failures = 0
         self._recall_fins(state, connection, messages, now)
         if state.redeliveries:
             messages = self._without_redelivered(state, connection, messages, now)

@@ -55,6 +55,7 @@ class SourceState:
     failures: int = 0
     refusal: str = ""
     retry_at: float = 0.0
+    subscribed_at: float = 0.0
     busy_until: float = 0.0
     # Where sources take turns: since when it has one, and when its last one ended.
     turn_since: float | None = None

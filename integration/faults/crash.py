@@ -35,8 +35,9 @@ def duplicates_allowed(victim: str, moment: str, sink: str) -> bool:
     if victim in (RECEIVER, PLANNER, DRIVER) and moment in (WRITTEN, COMMITTED, BEFORE_FIN):
         return True
     if moment == HALF_WAY:
-        # A task has its rows before the receiver dies. A task that is tried again publishes again.
-        return victim == RECEIVER or (sink == NSQ and victim in (WORKER, PLANNER, EXECUTOR, DRIVER, NSQDS))
+        # A task has its rows before the receiver dies, with the stream reader or alone. A task that is tried again
+        # publishes again.
+        return victim in (RECEIVER, PLANNER) or (sink == NSQ and victim in (WORKER, EXECUTOR, DRIVER, NSQDS))
     return False
 
 

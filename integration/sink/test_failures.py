@@ -4,14 +4,18 @@ import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+from faults.proxy import Proxy, Rules
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from rig.consumer import drain
 from rig.daemons import Nsqd, wait_until
 from rig.frames import bodies, gated, numbered, write
+
+from pyspark_nsq.connector.settings import Address
 
 StartNsqd = Callable[..., Nsqd]
 InBackground = Callable[..., "Future[None]"]
@@ -103,6 +107,21 @@ def test_an_nsqd_that_stands_still_is_passed_over(spark: SparkSession, start_nsq
     finally:
         nsqds[0].process.send_signal(signal.SIGCONT)
     assert everything(topic, *nsqds).keys() == bodies(COUNT).keys()
+
+
+def test_a_slow_nsqd_gets_its_part_once(spark: SparkSession, start_nsqd: StartNsqd, topic: str) -> None:
+    """Every answer late, every message a drip; longer than a time-out in all, but never silent for as long."""
+    nsqds = [start_nsqd() for _ in range(2)]
+    for nsqd in nsqds:
+        nsqd.make_channel(topic, "c")
+    with closing(Proxy(lambda: Address("127.0.0.1", nsqds[0].ports["TCP"]))) as slow:
+        slow.rules = Rules(delay_s=0.02, piece_size=4096)
+        rows = numbered(spark, COUNT).select("body")
+        write(rows, nsqds[1], topic=topic, requestTimeout="10s", nsqdTcpAddresses=f"{slow.address},{nsqds[1].tcp}")
+    counts = [nsqd.message_count(topic) for nsqd in nsqds]
+    assert all(counts)
+    # No time-out took it for dead, so nothing was sent twice.
+    assert everything(topic, *nsqds) == bodies(COUNT)
 
 
 def test_messages_are_there_when_the_write_returns(spark: SparkSession, start_nsqd: StartNsqd, topic: str) -> None:

@@ -16,6 +16,11 @@ def read(spark: SparkSession, lookupd: Lookupd, topic: str) -> DataFrame:
     return spark.readStream.format("nsq").options(**options).load()
 
 
+def wait_finished(nsqds: list[Nsqd], topic: str) -> None:
+    """nsqd executes the last FINs when the query has already sent them and ended."""
+    wait_until(lambda: [nsqd.unfinished(topic, "c") for nsqd in nsqds] == [0, 0], f"all FINs of {topic}")
+
+
 def test_source_to_sink_to_source(
     spark: SparkSession,
     start_lookupd: Callable[..., Lookupd],
@@ -35,7 +40,7 @@ def test_source_to_sink_to_source(
     through = through.options(topic=f"{topic}-out", lookupdHttpAddresses=lookupd.http, connectionIdleTimeout="1s")
     query = through.option("checkpointLocation", str(tmp_path / "through")).trigger(availableNow=True).start()
     assert query.awaitTermination(200)
-    assert [nsqd.unfinished(topic, "c") for nsqd in nsqds] == [0, 0]
+    wait_finished(nsqds, topic)
     assert sum(nsqd.message_count(f"{topic}-out") for nsqd in nsqds) == COUNT
 
     found: Counter[bytes] = Counter()
@@ -47,5 +52,5 @@ def test_source_to_sink_to_source(
     query = out.option("checkpointLocation", str(tmp_path / "out")).trigger(availableNow=True).start()
     assert query.awaitTermination(200)
     assert found == bodies(COUNT)
-    assert [nsqd.unfinished(f"{topic}-out", "c") for nsqd in nsqds] == [0, 0]
+    wait_finished(nsqds, f"{topic}-out")
     wait_until(lambda: not any(nsqd.connections() for nsqd in nsqds), "the end of all connections")

@@ -347,6 +347,32 @@ def test_failures_are_tried_again_ever_later() -> None:
     assert gaps[-1] == pytest.approx(10.0, abs=0.02)
 
 
+def test_an_nsqd_that_only_subscribes_is_tried_again_ever_later() -> None:
+    nsqd = ModelNsqd()
+    core = ReceiverCore(limits(), 0)
+    core.assign([nsqd.source])
+    times = []
+
+    def subscribe_and_lose(now: float) -> None:
+        run(core, nsqd, now)
+        if nsqd.clients:
+            assert connection_of(nsqd).subscribed
+            times.append(now)
+            lose(core, nsqd, connection_of(nsqd), now)
+
+    for tick in range(4000):
+        subscribe_and_lose(tick * 0.01)
+    gaps = [later - earlier for earlier, later in pairwise(times)]
+    assert gaps == sorted(gaps)
+    assert gaps[-1] == pytest.approx(10.0, abs=0.02)
+    # Messages, or time, show that it is well: then it is tried again soon.
+    nsqd.publish(1)
+    run(core, nsqd, 60.0)
+    lose(core, nsqd, connection_of(nsqd), 60.0)
+    run(core, nsqd, 60.2)
+    assert nsqd.clients
+
+
 def test_an_nsqd_that_appears_after_an_hour_is_read_soon_after() -> None:
     nsqd = ModelNsqd()
     core = ReceiverCore(limits(), 0)
