@@ -18,7 +18,7 @@ from pyspark_nsq.connector.connection import Connection, Failed, Ids, Source
 from pyspark_nsq.connector.handshake import ServerFacts
 from pyspark_nsq.connector.lanes import Chunk, Finished, Lane
 from pyspark_nsq.connector.ready import RDY_GRACE_S, note_use, plan_ready
-from pyspark_nsq.connector.redeliveries import id_column, split_ids
+from pyspark_nsq.connector.redeliveries import delivered_again, id_column, split_ids, without_repeats
 from pyspark_nsq.connector.source_state import Limits, SourceState
 from pyspark_nsq.connector.suspects import Suspects
 from pyspark_nsq.proto.columns import Bytes
@@ -161,21 +161,33 @@ class ReceiverCore:
     def _arrived(self, state: SourceState, connection: Connection, messages: pa.RecordBatch, now: float) -> None:
         state.counts.received += len(messages)
         state.failures = 0
-        self._recall_fins(state, connection, messages, now)
-        if state.redeliveries:
-            messages = self._without_redelivered(state, connection, messages, now)
-        if state.shared:
-            messages = self._without_suspects(state, connection, messages, now)
-        self._accept(state, connection, messages, now)
+        for part in without_repeats(messages):
+            self._take_in(state, connection, part, now)
         note_use(state, (connection,), now)
         if not self._paused and self._size >= self._limits.bytes_max:
             # At once: the next read may bring as much again.
             self._plan(now)
 
-    def _recall_fins(self, state: SourceState, connection: Connection, messages: pa.RecordBatch, now: float) -> None:
-        """A FIN may be longer on its way than the message's time-out: nsqd delivers it again before it reads that."""
-        again = messages.column("attempts").to_numpy(zero_copy_only=False) > 1
-        if again.any() and (fins := connection.recent_fins()):
+    def _take_in(self, state: SourceState, connection: Connection, messages: pa.RecordBatch, now: float) -> None:
+        self._recall(state, connection, messages, now)
+        if state.redeliveries:
+            messages = self._without_redelivered(state, connection, messages, now)
+        if state.shared:
+            messages = self._without_suspects(state, connection, messages, now)
+        self._accept(state, connection, messages, now)
+
+    def _recall(self, state: SourceState, connection: Connection, messages: pa.RecordBatch, now: float) -> None:
+        """Be ready for those that nsqd delivers again on a connection that lasts.
+
+        Both ways may take longer than a message's time-out: the FIN for its first copy, or that copy itself.
+        """
+        again = delivered_again(messages)
+        if not again.any():
+            return
+        for chunk in self.lane:
+            if chunk.source == state.source:
+                self._index(chunk)
+        if fins := connection.recent_fins():
             recent = set(split_ids(fins))
             repeated = split_ids(id_column(messages.filter(pa.array(again))))
             if finished := [message_id for message_id in repeated if message_id in recent]:
@@ -225,7 +237,7 @@ class ReceiverCore:
             # nsqd may have crashed, and then counts attempts anew.
             self.suspects.add(messages, connection, now)
             return messages.slice(0, 0)
-        is_suspect = messages.column("attempts").to_numpy(zero_copy_only=False) > 1
+        is_suspect = delivered_again(messages)
         if not is_suspect.any():
             return messages
         self.suspects.add(messages.filter(pa.array(is_suspect)), connection, now)

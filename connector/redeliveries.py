@@ -1,6 +1,6 @@
 """Messages of one source that nsqd may deliver again although this receiver has, or had, them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Final
 
@@ -25,6 +25,23 @@ def split_ids(ids: bytes | memoryview) -> list[bytes]:
     """A column of ids as one object each."""
     column = bytes(ids)
     return [column[start : start + MESSAGE_ID_SIZE] for start in range(0, len(column), MESSAGE_ID_SIZE)]
+
+
+def delivered_again(messages: pa.RecordBatch) -> npt.NDArray[np.bool_]:
+    """Which of them nsqd has delivered before, to whomever."""
+    return np.asarray(messages.column("attempts").to_numpy(zero_copy_only=False) > 1)
+
+
+def without_repeats(messages: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """The same in parts, none of which has a message twice: what was long on its way may come again right behind."""
+    first, seen = 0, set[bytes]()
+    if delivered_again(messages).any():
+        for row, message_id in enumerate(split_ids(id_column(messages))):
+            if message_id in seen:
+                yield messages.slice(first, row - first)
+                first, seen = row, set()
+            seen.add(message_id)
+    yield messages.slice(first)
 
 
 class Redeliveries:

@@ -62,6 +62,8 @@ class ModelNsqd:
         self.requeued: list[bytes] = []
         self.published: list[tuple[str, bytes]] = []
         self.errors: list[bytes] = []
+        # Nothing goes through, either way, and nothing is lost.
+        self.is_stalled = False
         self._timeout_s = timeout_s
         self._timeout_s_max = timeout_s_max
         self._count = 0
@@ -102,6 +104,8 @@ class ModelNsqd:
 
     def obey(self, now: float) -> None:
         """Read what the connections have to say."""
+        if self.is_stalled:
+            return
         for connection, client in self.clients.items():
             for command in client.parser.feed(b"".join(connection.take_output())):
                 self._obey(client, command, now)
@@ -158,7 +162,9 @@ class ModelNsqd:
                 message.attempts += 1
                 client.in_flight[message.id] = Flight(message, now, now + self._timeout_s)
                 data += encode_message(int(now * 1e9), message.attempts, message.id, message.body)
-            if data:
+            if self.is_stalled:
+                client.replies += data
+            elif data:
                 core.received(connection, data, now)
 
     def exchange(self, core: ReceiverCore, now: float) -> None:
