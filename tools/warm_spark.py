@@ -1,4 +1,4 @@
-"""Have Spark do once what tests have it do: its JVM remembers the classes that this takes (see ``quick_java`` in run)."""
+"""Have Spark do what tests have it do: its JVM remembers the classes that this takes (see ``quick_java`` in run)."""
 
 from pyspark.sql import DataFrame, SparkSession
 

@@ -19,8 +19,6 @@ RunScenario = Callable[[Scenario, str], Sequence[Row]]
 @pytest.fixture(scope="session")
 def run_scenario(tmp_path_factory: pytest.TempPathFactory, go_folder: Path | None) -> Iterator[RunScenario]:
     """Runs a scenario against the brokers of a name, puts what came of it into the report, and fails if it failed."""
-    if os.environ.get("NSQ_FAULTS") != "1":
-        pytest.skip("set NSQ_FAULTS=1: it starts a Spark of its own several times, which takes minutes")
     numbers = itertools.count()
     place = tmp_path_factory.mktemp("faults")
     with contextlib.ExitStack() as ending:
