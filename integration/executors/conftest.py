@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import trustme
+from rig.books import Books
 from rig.cluster import Cluster, Driver, receivers, wait_nothing_left
 from rig.daemons import Implementation, Nsqd
 
@@ -31,6 +32,11 @@ def nsqds(makes: list[Implementation], tmp_path_factory: pytest.TempPathFactory)
     yield started
     for nsqd in started:
         nsqd.stop()
+
+
+@pytest.fixture
+def books(nsqds: list[Nsqd], topic: str) -> Books:
+    return Books(nsqds, topic)
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,7 @@ One line of JSON each. It can be killed, as the test's own process cannot.
 import json
 import os
 import sys
+import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -26,13 +27,13 @@ class Driver:
         self.bodies: dict[str, dict[int, list[str]]] = {}
 
     def start(self, query: str, options: dict[str, Any], checkpoint: str, gate: str) -> None:
-        """While the file ``gate`` is there, batches do not end."""
+        """While the file ``gate`` is there, batches do not end: see ``_hold``."""
         batches = self.bodies.setdefault(query, {})
 
         def keep(rows: DataFrame, batch: int) -> None:
             found = [bytes(row.body).decode() for row in rows.select("body").collect()]
             if found and Path(gate).exists():
-                rows.foreach(lambda _row: time.sleep(600))
+                rows.foreachPartition(lambda _rows: _hold(gate))
             batches[batch] = found
 
         reader = self.spark.readStream.format("nsq")
@@ -57,6 +58,14 @@ class Driver:
     def stop_all(self) -> None:
         for query in self.queries.values():
             query.stop()
+
+
+def _hold(gate: str) -> None:
+    """A task on an executor goes on until the gate is gone, or the file of that name which it makes on its host."""
+    sign = Path(tempfile.gettempdir(), Path(gate).name)
+    sign.touch()
+    while Path(gate).exists() and sign.exists():
+        time.sleep(0.05)
 
 
 def _offset(shown: Any) -> Any:

@@ -5,41 +5,15 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
-import psutil
 import pytest
 from rig.books import Books
 from rig.cluster import Cluster, Driver, Query, executors, receivers, wait_nothing_left
 from rig.daemons import Nsqd, wait_until
+from rig.feeding import feed_until, start, two_receivers
 
 COUNT = 1000
 TOKEN = re.compile(r"[0-9a-f]{64}")
-
-
-@pytest.fixture
-def books(nsqds: list[Nsqd], topic: str) -> Books:
-    return Books(nsqds, topic)
-
-
-def start(driver: Driver, books: Books, **options: Any) -> Query:
-    return driver.start(books.topic, **books.options, receivers="executors", maxInFlight=20_000, **options)
-
-
-def two_receivers(cluster: Cluster) -> list[psutil.Process]:
-    """One on each host; nothing as long as there are others."""
-    found = [receivers(worker.temporary) for worker in cluster.workers.values()]
-    return [each for host in found for each in host] if all(len(host) == 1 for host in found) else []
-
-
-def feed_until(books: Books, query: Query, look: Callable[[], Any], what: str) -> Any:
-    """A host without a receiver gets one when tasks run there, for which there has to be something to read."""
-
-    def fed() -> Any:
-        query.wait_for(books.publish(20))
-        return look()
-
-    return wait_until(fed, what)
 
 
 def hang_with(books: Books, query: Query) -> int:

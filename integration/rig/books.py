@@ -27,10 +27,10 @@ class Books:
             "receiverLease": "4s",
         }
 
-    def publish(self, count: int) -> Counter[bytes]:
-        """So many new messages on each broker."""
+    def publish(self, count: int, nsqds: Sequence[Nsqd] = ()) -> Counter[bytes]:
+        """So many new messages on each broker, or on each of those given."""
         new: Counter[bytes] = Counter()
-        for nsqd in self.nsqds:
+        for nsqd in nsqds or self.nsqds:
             first = len(self.published) + len(new)
             bodies = [b"%s %d" % (self.topic.encode(), number) for number in range(first, first + count)]
             nsqd.publish(self.topic, bodies)

@@ -82,6 +82,13 @@ class Cluster:
         ready = r"(Successfully registered with master)"
         return [ready, "org.apache.spark.deploy.worker.Worker", *flags, self.url]
 
+    @property
+    def applications(self) -> list[psutil.Process]:
+        """What runs on the workers beside them: executors, their Pythons, receivers."""
+        own = {worker.process.pid for worker in self.workers.values()}
+        found = [process for worker in self.workers.values() for process in _processes(worker.temporary, "")]
+        return [process for process in found if process.pid not in own]
+
     def kill(self) -> None:
         for process in (*self.workers.values(), self.master):
             process.kill()
@@ -192,21 +199,20 @@ class Query:
 
 def receivers(folder: Path) -> list[psutil.Process]:
     """The receivers that were started on executors whose temporary files are below this folder."""
-    found = []
-    for process in psutil.process_iter():
-        with suppress(psutil.Error):
-            is_receiver = any(RECEIVER in word for word in process.cmdline())
-            if is_receiver and process.environ().get("TMPDIR", "").startswith(str(folder)):
-                found.append(process)
-    return found
+    return _processes(folder, RECEIVER)
 
 
 def executors(folder: Path) -> list[psutil.Process]:
+    return _processes(folder, "CoarseGrainedExecutorBackend")
+
+
+def _processes(folder: Path, part: str) -> list[psutil.Process]:
+    """Those with such a word in their command, whose temporary files are below this folder."""
     found = []
     for process in psutil.process_iter():
         with suppress(psutil.Error):
-            is_executor = any("CoarseGrainedExecutorBackend" in word for word in process.cmdline())
-            if is_executor and process.environ().get("TMPDIR", "").startswith(str(folder)):
+            is_meant = any(part in word for word in process.cmdline())
+            if is_meant and process.environ().get("TMPDIR", "").startswith(str(folder)):
                 found.append(process)
     return found
 
