@@ -7,7 +7,8 @@ as most Python sources do, through the same receiver; and Spark's Kafka source, 
 from a Kafka of one node. A rate is that of the middle of a run: from a fifth of the messages to all but a tenth. The
 processor time a row is told by who used it in that time. Idling is the CPU time of the connector's own processes.
 Latency is from publishing one message until nsqd has its FIN, so that Spark has committed its batch; beside it what a
-batch of one row of Spark's own test source takes. What matters are the ratios: rates depend on the machine.
+batch of one row of Spark's own test source takes, and how long Spark waits for the
+source's latest offset. What matters are the ratios: rates depend on the machine.
 """
 
 import argparse
@@ -112,8 +113,9 @@ class Bench:
         query.stop()
         return used / passed
 
-    def latency(self, count: int) -> float:
-        """Seconds from publishing one message until its batch is committed, the median."""
+    def latency(self, count: int) -> tuple[float, list[int]]:
+        """Seconds from publishing one message until its batch is committed, the median; and how many milliseconds
+        Spark waited for each latest offset."""
         query = self.start("nsq")
         found = []
         for _ in range(count):
@@ -123,7 +125,8 @@ class Bench:
             found.append(time.perf_counter() - begin)
         query.stop()
         # The first batches warm up.
-        return statistics.median(found[count // 3 :])
+        offsets = [progress.durationMs["latestOffset"] for progress in query.recentProgress][count // 3 :]
+        return statistics.median(found[count // 3 :]), offsets
 
     def spark_batch(self, count: int) -> float:
         """Seconds that Spark takes for a batch of one row of its own source, the median."""
@@ -219,7 +222,9 @@ def main() -> None:
             bench.kafka(kafka, arguments.rows // 2, arguments.size)
             show("Kafka's source", bench.kafka(kafka, arguments.rows, arguments.size))
         show("an idle query", f"{bench.idle(10) * 100:>10.1f} % of a core, planner and receiver")
-        show("publish to committed", f"{bench.latency(15) * 1000:>10.0f} ms for one message")
+        latency, offsets = bench.latency(15)
+        show("publish to committed", f"{latency * 1000:>10.0f} ms for one message")
+        show("the latest offset", f"{statistics.median(offsets):>10.0f} ms, {max(offsets)} at most")
         show("a batch of Spark's own", f"{bench.spark_batch(15) * 1000:>10.0f} ms for one row")
         spark.stop()
 
