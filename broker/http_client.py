@@ -77,6 +77,8 @@ class HttpClient:
         if not tls:
             return plain
         context = gevent_ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        # Python leaves it to OpenSSL's own configuration where a distribution builds it so.
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
         if self.ca_file:
             context.load_verify_locations(self.ca_file)
         else:

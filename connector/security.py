@@ -45,6 +45,8 @@ def tls_context(security: Security) -> ssl.SSLContext:
         context = ssl.create_default_context(cafile=security.tls_ca_file)
     except (OSError, ssl.SSLError) as error:
         raise OptionError(f"option tlsCaFile: {security.tls_ca_file!r} cannot be used: {error}") from error
+    # Python leaves it to OpenSSL's own configuration where a distribution builds it so.
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
     if security.tls_insecure_skip_verify:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
