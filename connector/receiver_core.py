@@ -184,9 +184,7 @@ class ReceiverCore:
         again = delivered_again(messages)
         if not again.any():
             return
-        for chunk in self.lane:
-            if chunk.source == state.source:
-                self._index(chunk)
+        self._index_all(state.source)
         if fins := connection.recent_fins():
             recent = set(split_ids(fins))
             repeated = split_ids(id_column(messages.filter(pa.array(again))))
@@ -264,9 +262,7 @@ class ReceiverCore:
         state = self.sources.get(source)
         if state is None:
             return b"", b""
-        for chunk in self.lane:
-            if chunk.source == source:
-                self._index(chunk)
+        self._index_all(source)
         recent = [split_ids(connection.recent_fins()) for connection in state.connections]
         return state.redeliveries.judge(ids, chain.from_iterable(recent))
 
@@ -307,6 +303,11 @@ class ReceiverCore:
         if chunk.rehomed.get(position, chunk.connection) is connection:
             chunk.rehomed[position] = None
             connection.in_flight -= 1
+
+    def _index_all(self, source: Source) -> None:
+        for chunk in self.lane:
+            if chunk.source == source:
+                self._index(chunk)
 
     def _index(self, chunk: Chunk) -> None:
         """Recognise its messages when they come again."""

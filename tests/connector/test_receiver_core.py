@@ -56,6 +56,14 @@ def lose(core: ReceiverCore, nsqd: ModelNsqd, connection: Connection, now: float
     core.lost_connection(connection, now)
 
 
+def expect_each_once(core: ReceiverCore, nsqd: ModelNsqd, published: list[bytes], now: float) -> None:
+    """Each was emitted once and, when its batch is committed, is finished once."""
+    assert ids(core, 0, core.lane.end) == published
+    core.finish(len(published), now)
+    run(core, nsqd, now)
+    assert nsqd.finished == Counter(published)
+
+
 def test_nothing_is_finished_before_its_batch_is_committed() -> None:
     nsqd = ModelNsqd()
     core = started(nsqd)
@@ -119,10 +127,7 @@ def test_a_long_silence_of_the_receiver_emits_nothing_twice() -> None:
     core.tick(100.0)
     nsqd.deliver(core, 100.0)
     run(core, nsqd, 100.0)
-    assert ids(core, 0, core.lane.end) == published
-    core.finish(5, 101.0)
-    run(core, nsqd, 101.0)
-    assert nsqd.finished == Counter(published)
+    expect_each_once(core, nsqd, published, 101.0)
 
 
 def test_what_waited_on_its_way_for_longer_than_its_time_out_is_emitted_once() -> None:
@@ -139,10 +144,7 @@ def test_what_waited_on_its_way_for_longer_than_its_time_out_is_emitted_once() -
     nsqd.expire(200.0)
     nsqd.deliver(core, 200.0)
     run(core, nsqd, 200.0)
-    assert ids(core, 0, core.lane.end) == published
-    core.finish(5, 201.0)
-    run(core, nsqd, 201.0)
-    assert nsqd.finished == Counter(published)
+    expect_each_once(core, nsqd, published, 201.0)
     assert core.sources[nsqd.source].connections[0].in_flight == 0
 
 
