@@ -35,8 +35,15 @@ def pids(nsq: LocalNsq) -> list[int]:
     return [nsq.lookupd.pid, *(nsqd.pid for nsqd in nsq.nsqds)]
 
 
+def is_gone(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
 def are_gone(numbers: list[int]) -> bool:
-    return not any(psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie" for pid in numbers)
+    return all(map(is_gone, numbers))
 
 
 def test_messages_are_spread_over_the_nsqds_and_counted() -> None:
@@ -147,6 +154,14 @@ def test_other_daemons_can_be_named(go_nsq: Path) -> None:
 
 def test_a_daemon_that_does_not_start_says_why() -> None:
     with pytest.raises(LocalNsqError, match="no-such-flag"), local_nsq(nsqd_flags=["--no-such-flag"]):
+        pass
+
+
+def test_a_daemon_that_falls_silent_did_not_start() -> None:
+    """For a moment, one that ends has closed its standard error and still runs."""
+    script = "import os, sys, time; print('out of luck', file=sys.stderr, flush=True); os.close(2); time.sleep(600)"
+    silent = [sys.executable, "-c", script]
+    with pytest.raises(LocalNsqError, match="nsqd-0 did not start:\nout of luck"), local_nsq(nsqd_command=silent):
         pass
 
 

@@ -16,6 +16,7 @@ import pyspark
 
 from faults.held_source import PLANNER_NOTE
 from faults.queries import SIGN, Order
+from rig.processes import is_alive
 
 # Slots are no cores: tasks that are held need one each.
 LOCAL = "local[24,4]"
@@ -163,7 +164,7 @@ class Driver:
     def check_left_behind(self) -> None:
         """After ``kill``: all that the JVM had started ends by itself, and soon."""
         _, alive = psutil.wait_procs(self._orphans, timeout=30)
-        names = [" ".join(process.cmdline())[:200] for process in alive if process.status() != psutil.STATUS_ZOMBIE]
+        names = [" ".join(process.cmdline())[:200] for process in alive if is_alive(process)]
         self.bury(alive)
         assert not names, f"the driver's death left behind: {names}"
 

@@ -13,6 +13,14 @@ def below(pid: int | None = None) -> Iterator[tuple[psutil.Process, str]]:
             yield process, " ".join(process.cmdline())
 
 
+def is_alive(process: psutil.Process) -> bool:
+    """Whether it still runs: what ended and was not waited for does not."""
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
 def show() -> None:
     """Print what anybody can see of the processes below this one."""
     for process, command in below():

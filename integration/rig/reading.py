@@ -11,7 +11,7 @@ import psutil
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from rig.daemons import Nsqd, wait_until
-from rig.processes import below
+from rig.processes import below, is_alive
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -85,7 +85,7 @@ class Reading:
 
     def gone(self) -> bool:
         """Whether no process of the query is left."""
-        return not any(process.is_running() and process.status() != "zombie" for process in self.receivers)
+        return not any(map(is_alive, self.receivers))
 
 
 class HangingBatch:

@@ -8,12 +8,16 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import psutil
 import pytest
 from pyspark.sql import DataFrame
 from rig.daemons import Nsqd, wait_until
+from rig.processes import is_alive
 from rig.reading import PLANNER, HangingBatch, Reading, numbered, processes, wait_settled
+
+if TYPE_CHECKING:
+    import psutil
 
 StartReading = Callable[..., Reading]
 
@@ -48,14 +52,14 @@ def test_a_receiver_that_is_killed_is_replaced_and_nothing_is_lost(
     nsqd = start_nsqd("-msg-timeout=3s")
     nsqd.make_channel(topic, "c")
     first, second = Counter(numbered(0, 500)), Counter(numbered(500, 500))
-    killed: list[int] = []
+    killed: list[psutil.Process] = []
 
     def kill_receiver(_rows: DataFrame, batch: int) -> None:
         # Planned with the receiver, and read without it.
         if first.keys() & reading.bodies().keys() or killed:
             return
         for receiver in processes("connector.receiver"):
-            killed.append(receiver.pid)
+            killed.append(receiver)
             receiver.kill()
 
     nsqd.publish(topic, list(first))
@@ -66,7 +70,7 @@ def test_a_receiver_that_is_killed_is_replaced_and_nothing_is_lost(
     wait_settled(nsqd, topic)
     assert reading.batches[0] == []
     assert reading.bodies() == first + second
-    assert not psutil.pid_exists(killed[0]) or psutil.Process(killed[0]).status() == "zombie"
+    assert not is_alive(killed[0])
 
 
 def test_the_death_of_the_planner_ends_its_receivers_and_gives_everything_back(

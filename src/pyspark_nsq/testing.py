@@ -23,7 +23,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from struct import pack
 from typing import Final
@@ -122,14 +122,19 @@ class Daemon:
                 process_group=0,
             )
         ).result()
-        ready = threading.Event()
-        self._reader = threading.Thread(target=self._read_log, args=(self._process, ready), daemon=True)
+        listens: Future[bool] = Future()
+        self._reader = threading.Thread(target=self._read_log, args=(self._process, listens), daemon=True)
         self._reader.start()
-        if not ready.wait(_START_TIMEOUT_S) or not self.is_running:
+        try:
+            started = listens.result(_START_TIMEOUT_S)
+        except TimeoutError:
+            started = False
+        if not started:
             self.kill()
             raise LocalNsqError(f"{self.name} did not start:\n{_excerpt(self.log)}")
 
-    def _read_log(self, process: subprocess.Popen[str], ready: threading.Event) -> None:
+    def _read_log(self, process: subprocess.Popen[str], listens: Future[bool]) -> None:
+        """Keep the log, and tell whether it listens: it does not when it ends before it has said so."""
         assert process.stderr is not None
         awaited = set(self._ports)
         with process.stderr:
@@ -139,8 +144,9 @@ class Daemon:
                     self._ports[found[1]] = int(found[2])
                     awaited.discard(found[1])
                     if not awaited:
-                        ready.set()
-        ready.set()
+                        listens.set_result(True)
+        if awaited:
+            listens.set_result(False)
 
     def stop(self) -> None:
         """End it in order, as SIGTERM does."""
@@ -273,7 +279,8 @@ class LocalNsq:
             return expected <= {f"{node['broadcast_address']}:{node['tcp_port']}" for node in nodes["producers"]}
 
         if not _wait(is_complete, _START_TIMEOUT_S):
-            raise LocalNsqError(f"an nsqd did not register:\n{_excerpt(self.lookupd.log)}")
+            logs = "\n".join(_excerpt(daemon.log) for daemon in (self.lookupd, *self.nsqds))
+            raise LocalNsqError(f"an nsqd did not register:\n{logs}")
 
 
 @contextlib.contextmanager
