@@ -13,10 +13,10 @@ from typing import Any
 
 import psutil
 import pyspark
+from rig.processes import is_alive
 
 from faults.held_source import PLANNER_NOTE
 from faults.queries import SIGN, Order
-from rig.processes import is_alive
 
 # Slots are no cores: tasks that are held need one each.
 LOCAL = "local[24,4]"
