@@ -1,9 +1,11 @@
 """The container image: what is in it, how it is set up, and how it ends."""
 
 import json
+import os
 import socket
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -13,6 +15,7 @@ import yaml
 
 pytestmark = pytest.mark.container
 
+PORTS = ("LOOKUPD_HTTP_PORT", "NSQD_TCP_PORT", "NSQD_HTTP_PORT", "JUPYTER_PORT")
 DAEMONS = ("nsqlookupd", "nsqd-1", "nsqd-2")
 ABSENT = ("pyspark", "pyarrow", "grpc", "pandas", "py4j", "pip")
 # What the broker and its dependencies may add to the base image.
@@ -113,14 +116,19 @@ def free_port() -> int:
     return port
 
 
-@pytest.fixture
-def cluster(podman: Any, image: str, root: Path) -> Iterator[dict[str, str]]:
-    """The daemons of compose.yaml, composed: where they are on this machine."""
-    ports = {name: str(free_port()) for name in ("LOOKUPD_HTTP_PORT", "NSQD_TCP_PORT", "NSQD_HTTP_PORT")}
-    file = root / "compose.yaml"
-    podman.compose(file, podman.network, "up", "--detach", "--no-build", *DAEMONS, **ports)
+@contextmanager
+def composed(podman: Any, file: Path, *services: str) -> Iterator[dict[str, str]]:
+    """These services of compose.yaml: where they are on this machine."""
+    ports = {name: str(free_port()) for name in PORTS}
+    podman.compose(file, podman.network, "up", "--detach", "--no-build", *services, **ports)
     yield ports
     podman.compose(file, podman.network, "down", "--volumes", **ports)
+
+
+@pytest.fixture
+def cluster(podman: Any, image: str, root: Path) -> Iterator[dict[str, str]]:
+    with composed(podman, root / "compose.yaml", *DAEMONS) as ports:
+        yield ports
 
 
 def test_the_composed_cluster_works(podman: Any, image: str, cluster: dict[str, str], root: Path) -> None:
@@ -145,3 +153,23 @@ def test_the_composed_cluster_works(podman: Any, image: str, cluster: dict[str, 
             assert answer.read() == b"OK"
     podman("stop", "--time", "20", *containers)
     assert {name: exit_code(podman, name) for name in containers} == dict.fromkeys(containers, 0)
+
+
+@pytest.mark.skipif(
+    os.environ.get("NSQ_TEST_NOTEBOOKS_IMAGE") != "1",
+    reason="Spark's image takes minutes to build, and 2 GB: NSQ_TEST_NOTEBOOKS_IMAGE=1 asks for it",
+)
+def test_the_notebooks_run_in_the_composed_cluster(podman: Any, image: str, root: Path) -> None:
+    build = ("build", "--isolation", "chroot", "--pull=never", "--format", "docker")
+    podman(*build, "--target", "notebooks", "--tag", f"{image}-notebooks", root)
+    with composed(podman, root / "compose.yaml", *DAEMONS, "jupyter") as ports:
+        jupyter = f"{podman.network}_jupyter_1"
+        wait_until(lambda: "/lab?token=" in podman("logs", jupyter).stderr, "JupyterLab has started")
+        with urlopen(f"http://127.0.0.1:{ports['JUPYTER_PORT']}/login", timeout=30) as answer:
+            assert answer.status == 200
+        names = podman("exec", jupyter, "ls").stdout.split()
+        assert sorted(names) == sorted(path.name for path in (root / "notebooks").iterdir())
+        for name in (name for name in names if name.endswith(".ipynb")):
+            podman("exec", jupyter, "jupyter", "nbconvert", "--to", "notebook", "--execute", "--stdout", name)
+        podman("stop", "--time", "20", jupyter)
+        assert exit_code(podman, jupyter) == 0
