@@ -5,7 +5,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
+import psutil
 from rig.books import Books
 from rig.cluster import Cluster, Driver, Query, SparkProcess, executors, receivers, wait_nothing_left
 from rig.daemons import wait_until
@@ -36,15 +38,27 @@ def application(cluster: Cluster, folder: Path, settings: Mapping[str, str]) -> 
         driver.kill()
 
 
-def hold_a_task(cluster: Cluster, books: Books, query: Query) -> tuple[SparkProcess, Counter[bytes]]:
-    """Have a batch of one message not end, nor those after it; which worker has its task, and the message."""
+class Held(NamedTuple):
+    """A query with two receivers, and a batch of one message that does not end, nor those after it."""
+
+    query: Query
+    receivers: list[psutil.Process]
+    # Which has the task, and what that has read.
+    worker: SparkProcess
+    message: Counter[bytes]
+
+
+def hold_a_task(driver: Driver, cluster: Cluster, books: Books) -> Held:
+    query = start(driver, books, numPartitions=1)
+    query.wait_for(books.publish(COUNT))
+    both = feed_until(books, query, lambda: two_receivers(cluster), "two receivers")
     query.gate.touch()
-    held = books.publish(1, books.nsqds[:1])
+    message = books.publish(1, books.nsqds[:1])
 
     def look() -> SparkProcess | None:
         return next((w for w in cluster.workers.values() if (w.temporary / query.gate.name).exists()), None)
 
-    return wait_until(look, "a task that is held"), held
+    return Held(query, both, wait_until(look, "a task that is held"), message)
 
 
 def is_decommissioned(worker: SparkProcess) -> bool:
@@ -56,10 +70,7 @@ def test_a_decommissioned_executor_ends_its_task_and_its_receiver_gives_back_wha
     cluster: Cluster, books: Books, tmp_path: Path
 ) -> None:
     with application(cluster, tmp_path / "driver", DECOMMISSION) as driver:
-        query = start(driver, books, numPartitions=1)
-        query.wait_for(books.publish(COUNT))
-        feed_until(books, query, lambda: two_receivers(cluster), "two receivers")
-        worker, held = hold_a_task(cluster, books, query)
+        query, _, worker, held = hold_a_task(driver, cluster, books)
         waiting = books.publish(COUNT)
         books.wait_in_flight((waiting + held).total())
         (executor,) = executors(worker.temporary)
@@ -88,10 +99,7 @@ def test_dynamic_allocation_takes_executors_with_their_receivers_and_brings_othe
     cluster: Cluster, books: Books, tmp_path: Path
 ) -> None:
     with application(cluster, tmp_path / "driver", DYNAMIC_ALLOCATION) as driver:
-        query = start(driver, books, numPartitions=1)
-        query.wait_for(books.publish(COUNT))
-        both = feed_until(books, query, lambda: two_receivers(cluster), "two receivers")
-        worker, held = hold_a_task(cluster, books, query)
+        query, both, worker, held = hold_a_task(driver, cluster, books)
         count = COUNT * len(books.nsqds) + held.total()
         books.publish(COUNT)
         books.wait_in_flight(count)
