@@ -12,7 +12,8 @@ import pyarrow as pa
 from pyspark_nsq.connector.handshake import ServerFacts, refused
 from pyspark_nsq.connector.settings import Address
 from pyspark_nsq.proto import commands
-from pyspark_nsq.proto.columns import Bytes, decode_frames
+from pyspark_nsq.proto.arrays import Bytes
+from pyspark_nsq.proto.columns import decode_frames
 from pyspark_nsq.proto.errors import WireError
 from pyspark_nsq.proto.frames import CLOSE_WAIT, ERROR, HEARTBEAT, MESSAGE_ID_SIZE, OK, Frame
 from pyspark_nsq.proto.pieces import append_piece

@@ -21,7 +21,7 @@ from pyspark_nsq.connector.ready import RDY_GRACE_S, note_use, plan_ready
 from pyspark_nsq.connector.redeliveries import delivered_again, id_column, split_ids, without_repeats
 from pyspark_nsq.connector.source_state import Limits, SourceState
 from pyspark_nsq.connector.suspects import Suspects
-from pyspark_nsq.proto.columns import Bytes
+from pyspark_nsq.proto.arrays import Bytes, fixed_width_values, mask_array
 from pyspark_nsq.proto.frames import MESSAGE_ID_SIZE
 from pyspark_nsq.proto.runs import FIN, TOUCH
 
@@ -187,7 +187,7 @@ class ReceiverCore:
         self._index_all(state.source)
         if fins := connection.recent_fins():
             recent = set(split_ids(fins))
-            repeated = split_ids(id_column(messages.filter(pa.array(again))))
+            repeated = split_ids(id_column(messages.filter(mask_array(again))))
             if finished := [message_id for message_id in repeated if message_id in recent]:
                 state.redeliveries.commit(finished, now)
 
@@ -205,7 +205,7 @@ class ReceiverCore:
 
     def _count_until_mark(self, state: SourceState, messages: pa.RecordBatch) -> None:
         if self._limits.mark_ns is not None:
-            timestamps = messages.column("timestamp").cast(pa.int64()).to_numpy(zero_copy_only=False)
+            timestamps = fixed_width_values(messages.column("timestamp"), np.int64)
             state.received_until_mark += int(np.count_nonzero(timestamps <= self._limits.mark_ns))
 
     def _without_redelivered(
@@ -225,7 +225,7 @@ class ReceiverCore:
         if committed:
             self._finish_ids(state, connection, b"".join(committed))
         state.counts.redelivered += len(held) + len(committed)
-        return messages if is_new.all() else messages.filter(pa.array(is_new))
+        return messages if is_new.all() else messages.filter(mask_array(is_new))
 
     def _without_suspects(
         self, state: SourceState, connection: Connection, messages: pa.RecordBatch, now: float
@@ -238,8 +238,8 @@ class ReceiverCore:
         is_suspect = delivered_again(messages)
         if not is_suspect.any():
             return messages
-        self.suspects.add(messages.filter(pa.array(is_suspect)), connection, now)
-        return messages.filter(pa.array(~is_suspect))
+        self.suspects.add(messages.filter(mask_array(is_suspect)), connection, now)
+        return messages.filter(mask_array(~is_suspect))
 
     def settle(self, source: Source, finished: Ids, unknown: Ids, now: float) -> None:
         """What the other receivers say about suspects: whose batch is committed, and which none of them has."""
@@ -270,10 +270,10 @@ class ReceiverCore:
         self, state: SourceState, connection: Connection, messages: pa.RecordBatch, attempts_max: int
     ) -> pa.RecordBatch:
         """Publish to the dead letter topic, or drop, what has been delivered too often; keep the rest."""
-        is_poison = messages.column("attempts").to_numpy(zero_copy_only=False) > attempts_max
+        is_poison = fixed_width_values(messages.column("attempts"), np.uint16) > attempts_max
         if not is_poison.any():
             return messages
-        poison = messages.filter(pa.array(is_poison))
+        poison = messages.filter(mask_array(is_poison))
         topic = self._limits.dead_letter_topic
         if topic:
             for message_id, body in zip(poison.column("id"), poison.column("body"), strict=True):
@@ -282,7 +282,7 @@ class ReceiverCore:
             state.counts.dropped += len(poison)
             log.warning("%s: dropped %d messages after %d attempts", _name(state.source), len(poison), attempts_max)
             self._finish_ids(state, connection, id_column(poison))
-        return messages.filter(pa.array(~is_poison))
+        return messages.filter(mask_array(~is_poison))
 
     def _finish_ids(self, state: SourceState, connection: Connection, ids: Ids) -> None:
         connection.finish(ids)

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from pyspark_nsq.proto.arrays import fixed_width_values
 from pyspark_nsq.proto.frames import MESSAGE_ID_SIZE
 
 # Ids of committed messages to remember, some 100 bytes each.
@@ -29,7 +30,7 @@ def split_ids(ids: bytes | memoryview) -> list[bytes]:
 
 def delivered_again(messages: pa.RecordBatch) -> npt.NDArray[np.bool_]:
     """Which of them nsqd has delivered before, to whomever."""
-    return np.asarray(messages.column("attempts").to_numpy(zero_copy_only=False) > 1)
+    return fixed_width_values(messages.column("attempts"), np.uint16) > 1
 
 
 def without_repeats(messages: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

@@ -205,14 +205,16 @@ def row_batch(
 ) -> "pa.RecordBatch":
     import pyarrow as pa
 
+    from pyspark_nsq.proto.arrays import repeated
+
     rows = piece.rows
     messages: Any = piece.messages
     arrays = []
     for field in schema.fields:
         if field.name == "topic":
-            arrays.append(pa.repeat(rows.topic, rows.message_count))
+            arrays.append(repeated(rows.topic, rows.message_count))
         elif field.name == "nsqd":
-            arrays.append(pa.repeat(rows.nsqd, rows.message_count))
+            arrays.append(repeated(rows.nsqd, rows.message_count))
         elif field.name == "body" and isinstance(field.dataType, StringType):
             arrays.append(_text(messages, invalid_utf8))
         else:

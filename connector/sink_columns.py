@@ -7,11 +7,11 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql.types import BinaryType, ByteType, DataType, IntegerType, LongType, ShortType, StringType, StructType
 
 from pyspark_nsq.connector.errors import NsqError, OptionError
 from pyspark_nsq.connector.options import SinkOptions
+from pyspark_nsq.proto.arrays import body_sizes, fixed_width_array, fixed_width_values
 from pyspark_nsq.proto.names import is_valid_name, quote
 
 _TEXT: Final = (BinaryType, StringType)
@@ -78,7 +78,7 @@ class Rows(NamedTuple):
     delays_ms: pa.Array | None
 
     def take(self, rows: npt.NDArray[np.int64]) -> "Rows":
-        index = pa.array(rows)
+        index = fixed_width_array(pa.int64(), rows)
         return Rows(*(None if column is None else column.take(index) for column in self))
 
 
@@ -90,8 +90,12 @@ def read_rows(batches: list[pa.RecordBatch], columns: SinkColumns) -> Rows:
         return table.column(index).combine_chunks()
 
     topics = None if columns.topic is None else column(columns.topic).cast(pa.string()).dictionary_encode()
-    delays_ms = None if columns.defer_ms is None else pc.fill_null(column(columns.defer_ms), 0).cast(pa.int64())
+    delays_ms = None if columns.defer_ms is None else _without_null(column(columns.defer_ms).cast(pa.int64()))
     return Rows(column(columns.body).cast(pa.binary()), topics, delays_ms)
+
+
+def _without_null(delays_ms: pa.Array) -> pa.Array:
+    return fixed_width_array(pa.int64(), fixed_width_values(delays_ms, np.int64)) if delays_ms.null_count else delays_ms
 
 
 class Invalid(NamedTuple):
@@ -116,15 +120,15 @@ def find_invalid(rows: Rows, options: SinkOptions) -> Invalid:
     """Every row that nsqd would refuse; each is told once, by what is checked first."""
     reasons = np.full(len(rows.bodies), "", dtype=object)
     if rows.delays_ms is not None:
-        delays_ms = rows.delays_ms.to_numpy(zero_copy_only=False)
+        delays_ms = fixed_width_values(rows.delays_ms, np.int64)
         reasons[(delays_ms < 0) | (delays_ms > options.defer_ms_max)] = _BAD_DELAY
     if rows.topics is not None:
         names = rows.topics.dictionary.to_pylist()
         is_bad = np.array([not is_valid_name(name) for name in names] + [False], dtype=bool)
-        codes = pc.fill_null(rows.topics.indices, len(names)).to_numpy(zero_copy_only=False)
+        codes = fixed_width_values(rows.topics.indices, np.int32, of_null=len(names))
         reasons[is_bad[codes]] = _BAD_TOPIC
         reasons[codes == len(names)] = _NO_TOPIC
-    sizes = pc.fill_null(pc.binary_length(rows.bodies), -1).to_numpy(zero_copy_only=False)
+    sizes = body_sizes(rows.bodies, of_null=-1)
     reasons[sizes > options.message_size_max] = _LARGE_BODY
     reasons[sizes == 0] = _EMPTY_BODY
     reasons[sizes < 0] = _NULL_BODY
@@ -163,7 +167,7 @@ def by_topic(rows: Rows, options: SinkOptions) -> list[tuple[str, Rows]]:
     if rows.topics is None:
         assert options.topic is not None
         return [(options.topic, rows)]
-    codes = rows.topics.indices.to_numpy(zero_copy_only=False)
+    codes = fixed_width_values(rows.topics.indices, np.int32)
     names = rows.topics.dictionary.to_pylist()
     counts = np.bincount(codes, minlength=len(names))
     if np.count_nonzero(counts) == 1:
@@ -185,7 +189,7 @@ def split_deferred(rows: Rows) -> tuple[Rows, Rows | None]:
     """The rows to deliver at once, and those to deliver later if there are any."""
     if rows.delays_ms is None:
         return rows, None
-    is_deferred = rows.delays_ms.to_numpy(zero_copy_only=False) > 0
+    is_deferred = fixed_width_values(rows.delays_ms, np.int64) > 0
     if not is_deferred.any():
         return rows, None
     return rows.take(np.flatnonzero(~is_deferred)), rows.take(np.flatnonzero(is_deferred))

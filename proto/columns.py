@@ -9,6 +9,15 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pyspark_nsq.proto.arrays import (
+    Bytes,
+    binary_array,
+    binary_scalar,
+    body_sizes,
+    fixed_width_array,
+    fixed_width_values,
+    mask_array,
+)
 from pyspark_nsq.proto.errors import WireError
 from pyspark_nsq.proto.frames import (
     FRAME_SIZE_MIN,
@@ -29,12 +38,11 @@ MESSAGE_SCHEMA: Final = pa.schema(
     ]
 )
 
-Bytes = bytes | bytearray | memoryview
-
 # Arrow's binary columns have 32-bit offsets.
 BUFFER_SIZE_MAX: Final = 2**31 - 1
 
 _SIZE = Struct(">I")
+_NOTHING: Final = binary_scalar(b"")
 _HEADER = np.dtype(
     [("size", ">u4"), ("type", ">u4"), ("timestamp", ">i8"), ("attempts", ">u2"), ("id", f"V{MESSAGE_ID_SIZE}")]
 )
@@ -112,7 +120,7 @@ def _message_columns(data: Bytes, borders: npt.NDArray[np.int32], is_message: np
     starts = borders[:-1]
     sizes = np.diff(borders) - 4
     if not is_message.all():
-        frames, starts, sizes = frames.filter(pa.array(is_message)), starts[is_message], sizes[is_message]
+        frames, starts, sizes = frames.filter(mask_array(is_message)), starts[is_message], sizes[is_message]
     if len(sizes) and sizes.min() < MESSAGE_FRAME_SIZE_MIN:
         raise WireError(
             f"frame size {sizes.min()} is too small for a message, which has {MESSAGE_FRAME_SIZE_MIN} or more"
@@ -121,31 +129,21 @@ def _message_columns(data: Bytes, borders: npt.NDArray[np.int32], is_message: np
     columns = [
         # An explicit stop: without one Arrow computes a negative size.
         pc.binary_slice(frames, MESSAGE_HEADER_SIZE, BUFFER_SIZE_MAX),
-        _fixed_width_array(MESSAGE_SCHEMA.field("id").type, np.ascontiguousarray(headers["id"])),
-        _fixed_width_array(MESSAGE_SCHEMA.field("timestamp").type, headers["timestamp"].astype(np.int64)),
-        _fixed_width_array(MESSAGE_SCHEMA.field("attempts").type, headers["attempts"].astype(np.uint16)),
+        fixed_width_array(MESSAGE_SCHEMA.field("id").type, np.ascontiguousarray(headers["id"])),
+        fixed_width_array(MESSAGE_SCHEMA.field("timestamp").type, headers["timestamp"].astype(np.int64)),
+        fixed_width_array(MESSAGE_SCHEMA.field("attempts").type, headers["attempts"].astype(np.uint16)),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=MESSAGE_SCHEMA)
-
-
-def binary_array(data: Bytes | npt.NDArray[Any], borders: npt.NDArray[np.int32]) -> pa.BinaryArray:
-    """The pieces of ``data`` between the borders, not copied."""
-    buffers = [None, pa.py_buffer(borders), pa.py_buffer(data)]
-    return pa.BinaryArray.from_buffers(pa.binary(), len(borders) - 1, buffers)
-
-
-def _fixed_width_array(data_type: pa.DataType, values: npt.NDArray[Any]) -> pa.Array:
-    return pa.Array.from_buffers(data_type, len(values), [None, pa.py_buffer(values)])
 
 
 def encode_messages(messages: pa.RecordBatch) -> pa.Buffer:
     """The frames of these messages (of ``MESSAGE_SCHEMA``), ready to send."""
     bodies = messages.column("body")
     headers = np.empty(len(bodies), _HEADER)
-    headers["size"] = pc.binary_length(bodies).to_numpy(zero_copy_only=False) + MESSAGE_FRAME_SIZE_MIN
+    headers["size"] = body_sizes(bodies) + MESSAGE_FRAME_SIZE_MIN
     headers["type"] = MESSAGE
-    headers["timestamp"] = messages.column("timestamp").cast(pa.int64()).to_numpy(zero_copy_only=False)
-    headers["attempts"] = messages.column("attempts").to_numpy(zero_copy_only=False)
+    headers["timestamp"] = fixed_width_values(messages.column("timestamp"), np.int64)
+    headers["attempts"] = fixed_width_values(messages.column("attempts"), np.uint16)
     ids = messages.column("id")
     headers["id"] = np.frombuffer(ids.buffers()[1], headers["id"].dtype, len(ids), ids.offset * MESSAGE_ID_SIZE)
     return join_records(headers, bodies)
@@ -156,4 +154,4 @@ def join_records(records: npt.NDArray[Any], bodies: pa.Array) -> pa.Buffer:
     if len(bodies) == 0:
         return pa.py_buffer(b"")
     borders = np.arange(0, (len(records) + 1) * records.itemsize, records.itemsize, dtype=np.int32)
-    return pc.binary_join_element_wise(binary_array(records, borders), bodies, b"").buffers()[2]
+    return pc.binary_join_element_wise(binary_array(records, borders), bodies, _NOTHING).buffers()[2]

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pyspark_nsq.proto.columns import binary_array
+from pyspark_nsq.proto.arrays import binary_array, binary_scalar, body_sizes
 
 _SIZE: Final = Struct(">I")
 
@@ -41,8 +41,9 @@ def encode_dpubs(
 
 def _join(topic: str, bodies: pa.Array, delays_ms: pa.Array) -> pa.Array:
     """The commands as a column."""
-    sizes = pc.binary_length(bodies).to_numpy(zero_copy_only=False).astype(">u4")
+    sizes = body_sizes(bodies).astype(">u4")
     borders = np.arange(0, (len(sizes) + 1) * _SIZE.size, _SIZE.size, dtype=np.int32)
-    size_fields = binary_array(memoryview(sizes.view(np.uint8)), borders)
+    size_fields = binary_array(sizes, borders)
     digits = delays_ms.cast(pa.string()).cast(pa.binary())
-    return pc.binary_join_element_wise(f"DPUB {topic} ".encode(), digits, b"\n", size_fields, bodies, b"")
+    command, end, nothing = map(binary_scalar, (f"DPUB {topic} ".encode(), b"\n", b""))
+    return pc.binary_join_element_wise(command, digits, end, size_fields, bodies, nothing)

@@ -9,7 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pyspark_nsq.proto.columns import BUFFER_SIZE_MAX, Bytes, binary_array, join_records
+from pyspark_nsq.proto.arrays import Bytes, binary_array, body_sizes
+from pyspark_nsq.proto.columns import BUFFER_SIZE_MAX, join_records
 from pyspark_nsq.proto.errors import WireError
 
 SIZE_FIELD_SIZE: Final = 4
@@ -66,7 +67,7 @@ def encode_mpubs(
 
 def check_bodies(bodies: pa.Array, size_max: int) -> None:
     """Raise ``BodyError`` for the first body that is null, empty or larger than ``size_max``."""
-    sizes = pc.fill_null(pc.binary_length(bodies), 0).to_numpy(zero_copy_only=False)
+    sizes = body_sizes(bodies)
     refused = np.flatnonzero((sizes < 1) | (sizes > size_max))
     if len(refused) == 0:
         return
@@ -79,7 +80,7 @@ def check_bodies(bodies: pa.Array, size_max: int) -> None:
 
 
 def _encode_checked(command: bytes, bodies: pa.Array, messages_size_max: int, count_max: int) -> Iterator[Mpub]:
-    sizes = pc.binary_length(bodies).to_numpy(zero_copy_only=False)
+    sizes = body_sizes(bodies)
     ends = np.cumsum(sizes + SIZE_FIELD_SIZE, dtype=np.int64)
     portion_first = 0
     while portion_first < len(ends):
