@@ -83,7 +83,8 @@ frames = b"".join(
 messages = decode_frames(frames, 1000).messages
 assert len(messages) == 2 and delivered_again(messages).any() and list(without_repeats(messages))
 encode_messages(messages)
-row_batch(Piece(pb.Rows(topic="t", nsqd="n", message_count=2), messages), SCHEMA, to_arrow_schema(SCHEMA, timezone="UTC"), "null")
+piece = Piece(pb.Rows(topic="t", nsqd="n", message_count=2), messages)
+row_batch(piece, SCHEMA, to_arrow_schema(SCHEMA, timezone="UTC"), "null")
 bodies = binary_array(b"onetwo", np.array([0, 3, 6], np.int32))
 delays = fixed_width_array(pa.int64(), np.array([0, 9]))
 table = pa.RecordBatch.from_arrays([bodies, repeated("orders", 2), delays], ["body", "topic", "defer_ms"])
