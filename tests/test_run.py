@@ -1,6 +1,7 @@
 """The script that starts every daily task says what it can do and does not pretend."""
 
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -39,3 +40,92 @@ def test_the_readme_shows_commands_that_exist(root: Path) -> None:
     shown = {line.split()[1] for line in (root / "README.md").read_text().splitlines() if line.startswith("./run ")}
     assert {"demo", "test"} <= shown
     assert all(f"\n  {name} " in known for name in shown)
+
+
+def bash(place: Path, script: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """A script with the functions that set things up, as ``run`` has them."""
+    tools = Path(__file__).parents[1] / "tools"
+    head = f"set -euo pipefail; source {tools}/machine.sh; source {tools}/setup.sh;"
+    environment = {"PATH": "/usr/bin:/bin", "HOME": str(place), **variables}
+    return subprocess.run(["bash", "-c", head + script], cwd=place, env=environment, capture_output=True, text=True)
+
+
+def make_program(path: Path, script: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    return path
+
+
+def make_java(home: Path, version: str) -> Path:
+    make_program(home / "bin" / "java", f"echo 'openjdk version \"{version}\" 2026-01-20' >&2")
+    return home
+
+
+@pytest.mark.parametrize(
+    ("version", "is_new_enough"), [("1.8.0_402", False), ("11.0.22", False), ("17.0.10", True), ("21", True)]
+)
+def test_a_java_is_known_by_its_version(tmp_path: Path, version: str, is_new_enough: bool) -> None:
+    home = make_java(tmp_path, version)
+    assert (bash(tmp_path, f"is_java_17 {home}").returncode == 0) == is_new_enough
+
+
+def test_the_named_java_comes_first_then_that_on_the_path(tmp_path: Path) -> None:
+    named, on_path, old = (
+        make_java(tmp_path / name, version) for name, version in (("named", "21"), ("path", "17.0.1"), ("old", "11"))
+    )
+    path = f"{on_path}/bin:/usr/bin:/bin"
+    assert bash(tmp_path, "find_java", JAVA_HOME=str(named), PATH=path).stdout == f"{named}\n"
+    assert bash(tmp_path, "find_java", JAVA_HOME=str(old), PATH=path).stdout == f"{on_path}\n"
+
+
+def test_a_missing_java_is_installed_or_asked_for(tmp_path: Path) -> None:
+    home = make_java(tmp_path / "installed", "17.0.10")
+    # The first package that Debian may have does not exist in every release.
+    there = f"""
+        find_java() {{ [[ -e done ]] && echo {home}; }}
+        apt_install() {{ echo "$1" >>asked; [[ $1 == openjdk-21* ]] && touch done; }}
+        need_java; echo "$JAVA_HOME"; command -v java"""
+    ran = bash(tmp_path, there)
+    assert ran.stdout.split() == [str(home), f"{home}/bin/java"], ran.stderr
+    assert (tmp_path / "asked").read_text().split() == ["openjdk-17-jre-headless", "openjdk-21-jre-headless"]
+    told = bash(tmp_path, "find_java() { return 1; }; apt_install() { return 1; }; need_java; echo goes on")
+    assert (told.returncode, told.stdout) == (1, "")
+    assert "sudo apt-get install openjdk-17-jre-headless" in told.stderr
+
+
+def test_nothing_is_installed_without_the_right_to(tmp_path: Path) -> None:
+    make_program(tmp_path / "bin" / "apt-get", "touch called")
+    make_program(tmp_path / "bin" / "sudo", "exit 1")
+    ran = bash(tmp_path, "id() { echo 1000; }; apt_install golang-go", PATH=f"{tmp_path}/bin:/usr/bin:/bin")
+    assert ran.returncode == 1
+    assert not (tmp_path / "called").exists()
+
+
+def test_the_named_python_has_to_be_new_enough(tmp_path: Path) -> None:
+    old = make_program(tmp_path / "python3.9", "exit 1")
+    told = bash(tmp_path, "find_python", PYTHON=str(old))
+    assert told.returncode == 1
+    assert str(old) in told.stderr
+    assert "Python 3.11 or newer" in told.stderr
+    assert bash(tmp_path, "find_python", PYTHON=sys.executable).stdout == f"{sys.executable}\n"
+
+
+def test_what_is_set_up_is_not_set_up_again_until_a_pin_changes(tmp_path: Path) -> None:
+    make_program(tmp_path / ".venv" / "bin" / "python", 'echo "$*" >>calls')
+    for name in ("pyproject.toml", ".venv/pyvenv.cfg"):
+        (tmp_path / name).touch()
+
+    def set_up(pins: str) -> tuple[str, list[str]]:
+        (tmp_path / "constraints.txt").write_text(pins)
+        (tmp_path / "calls").write_text("")
+        ran = bash(tmp_path, "set_up broker,connector")
+        assert ran.returncode == 0, ran.stderr
+        return ran.stdout + ran.stderr, (tmp_path / "calls").read_text().splitlines()
+
+    told, calls = set_up("pip==25.0\n")
+    assert "Setting up .venv" in told
+    assert calls[1].endswith("install pip==25.0")
+    assert calls[2].endswith("-c constraints.txt --build-constraint constraints.txt --group dev -e .[broker,connector]")
+    assert set_up("pip==25.0\n") == ("", [])
+    assert len(set_up("pip==25.1\n")[1]) == 3
