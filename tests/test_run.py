@@ -96,14 +96,15 @@ def test_a_missing_java_is_installed_or_asked_for(tmp_path: Path) -> None:
 
 def test_nothing_is_installed_without_the_right_to(tmp_path: Path) -> None:
     make_program(tmp_path / "bin" / "apt-get", "touch called")
-    make_program(tmp_path / "bin" / "sudo", "exit 1")
+    make_program(tmp_path / "bin" / "sudo", '[ "$2" != true ] && shift && "$@"')
     ran = bash(tmp_path, "id() { echo 1000; }; apt_install golang-go", PATH=f"{tmp_path}/bin:/usr/bin:/bin")
     assert ran.returncode == 1
     assert not (tmp_path / "called").exists()
 
 
 def test_the_named_python_has_to_be_new_enough(tmp_path: Path) -> None:
-    old = make_program(tmp_path / "python3.9", "exit 1")
+    pretended = "import sys; sys.version_info = (3, 10); exec(sys.argv[1])"
+    old = make_program(tmp_path / "python3.10", f"exec {sys.executable} -c '{pretended}' \"$2\"")
     told = bash(tmp_path, "find_python", PYTHON=str(old))
     assert told.returncode == 1
     assert str(old) in told.stderr
