@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from pyspark_nsq.proto import commands
 from pyspark_nsq.proto.columns import decode_frames, encode_messages
-from pyspark_nsq.proto.frames import encode_message
+from pyspark_nsq.proto.frames import MESSAGE_ID_SIZE, encode_message
 from pyspark_nsq.proto.mpub import decode_mpub, encode_mpubs
 from pyspark_nsq.proto.parser import CommandParser, Limits
 from pyspark_nsq.proto.runs import FIN, decode_run, encode_run
@@ -89,6 +89,10 @@ def split_by_loop(payload: bytes) -> list[bytes]:
     return bodies
 
 
+def split_ids(ids: bytes) -> list[bytes]:
+    return [ids[start : start + MESSAGE_ID_SIZE] for start in range(0, len(ids), MESSAGE_ID_SIZE)]
+
+
 def make_rows(load: Load) -> list[Row]:
     messages = decode_frames(load.frames, LIMITS.msg_size_max + 30).messages
     size_max, body_max = LIMITS.msg_size_max, LIMITS.body_size_max
@@ -109,7 +113,9 @@ def make_rows(load: Load) -> list[Row]:
         Row("MPUB -> columns", 3.0, lambda: [decode_mpub(payload, size_max) for payload in load.payloads]),
         Row("  an object a message", None, lambda: [split_by_loop(payload) for payload in load.payloads]),
         Row("ids -> FIN run", 50.0, lambda: encode_run(FIN, load.ids)),
+        Row("  an object a message", None, lambda: b"".join(map(commands.fin, split_ids(load.ids)))),
         Row("FIN run -> ids", 20.0, lambda: decode_run(load.fin_run, 0, b"FIN ", b"\n")),
+        Row("  an object a message", None, lambda: [line[4:] for line in load.fin_run.splitlines()]),
         Row("FIN run -> command", None, lambda: CommandParser(LIMITS).feed(load.fin_run)),
     ]
 
