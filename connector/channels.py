@@ -97,8 +97,17 @@ def make_server(threads_max: int, interceptors: Iterable[Any] = ()) -> grpc.Serv
     )
 
 
-def listen(server: grpc.Server, host: str, ports: Iterable[int], tls: ReceiverTls | None) -> int:
-    """Have the server listen on the first of these ports that is free, and say which; 0 is any."""
+def listen(
+    server: grpc.Server,
+    host: str,
+    ports: Iterable[int],
+    tls: ReceiverTls | None,
+    named: str = "options receiverPorts and receiverHost",
+) -> int:
+    """Have the server listen on the first of these ports that is free, and say which; 0 is any.
+
+    ``ListenError`` names what has said so.
+    """
     tried = []
     for port in ports:
         address = str(Address(host, port))
@@ -109,7 +118,10 @@ def listen(server: grpc.Server, host: str, ports: Iterable[int], tls: ReceiverTl
             continue
         if bound:
             return bound
-    raise ListenError(f"cannot listen at {tried[0]}" + (f", nor at the next {len(tried) - 1} ports" * (len(tried) > 1)))
+    others = f", nor at the {len(tried) - 1} ports after it" if len(tried) > 1 else ""
+    raise ListenError(
+        f"{named}: cannot listen at {tried[0]}{others}: others do, or the address is not one of this host"
+    )
 
 
 def _listen(server: grpc.Server, address: str, tls: ReceiverTls | None) -> int:

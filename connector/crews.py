@@ -120,7 +120,7 @@ class LocalCrew:
         def make_setup(first: int, port: int) -> Setup:
             return Setup(
                 host=host,
-                ports=(port,) if port else tuple(place.ports),
+                ports=range(port, port + 1) if port else place.ports,
                 token=query.token,
                 first_position=first,
                 limits=limits,
@@ -173,7 +173,7 @@ class RemoteCrew:
         starting = None
         if options.on_executors:
             network = options.host if options.host and is_network(options.host) else None
-            starting = Starting(network, tuple(options.ports), options.lease_s)
+            starting = Starting(network, options.ports, options.lease_s)
         self.way = Way(options.tls, token, str(Address(host, port)), starting)
         self._fleet.start()
 

@@ -3,6 +3,7 @@
 import itertools
 import logging
 import os
+import re
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -29,6 +30,9 @@ _UNREACHABLE_S: Final = 30.0
 _RETRY_S: Final = 0.2
 # Mistakes, not accidents.
 _FINAL: Final = {"OUT_OF_RANGE", "INVALID_ARGUMENT", "UNIMPLEMENTED"}
+
+# In what gRPC tells of a peer that was reached and not believed.
+_TLS_WORDS: Final = re.compile("handshake|verif|certificate", re.IGNORECASE)
 
 InvalidUtf8 = Literal["fail", "null"]
 
@@ -164,7 +168,9 @@ def _may_pass(error: Any, partition: RangePartition) -> bool:
 
 def _read_error(partition: RangePartition, error: Any) -> ReadError:
     hint = ""
-    if error.code().name == "UNAVAILABLE":
+    if _TLS_WORDS.search(error.details() or ""):
+        hint = "; see options receiverTlsCaFile and receiverTlsServerName"
+    elif error.code().name == "UNAVAILABLE":
         hint = "; if this task is not on the driver's host, set option receiverHost to an address it can be reached at"
     return ReadError(f"{partition!r} cannot be read: {error.code().name} {error.details()}{hint}")
 
