@@ -123,7 +123,11 @@ class Coordinator:
     def _sources_changed(self, sources: list[Source]) -> None:
         with self._dealing:
             live = self._crew.live
-            dealt = self._dealt = deal(sources, live, self._dealt)
+            before = self._dealt
+            dealt = self._dealt = deal(sources, live, before)
+            # Receivers forget sources that are gone when nothing of them is left, and topics of a pattern come and go.
+            known = dealt.keys() | before.keys() | _by_source(self._statuses()).keys()
+            self._holders = {source: holders for source, holders in self._holders.items() if source in known}
             for source in dealt:
                 self._holders.setdefault(source, set()).update(dealt[source])
             shared = [source for source in dealt if len(self._holders[source]) > 1]

@@ -21,6 +21,7 @@ from pyspark_nsq.connector.options import parse_source_options
 from pyspark_nsq.connector.schema import DEFAULT_SCHEMA
 from pyspark_nsq.connector.settings import Address
 from pyspark_nsq.connector.stream_reader import NsqStreamReader, TriggerError
+from pyspark_nsq.connector.wire import from_source
 from pyspark_nsq.proto import receiver_pb2 as pb
 from pyspark_nsq.proto.frames import encode_message
 
@@ -53,6 +54,9 @@ class FakeReceiver:
 
     def finish(self, before: int) -> None:
         self.finished.append(before)
+
+    def assign(self, *_: Any) -> None:
+        pass
 
 
 MakeCoordinator = Callable[..., tuple[Coordinator, list[FakeReceiver]]]
@@ -239,3 +243,16 @@ def test_a_message_larger_than_the_budget_is_received_all_the_same(make: MakeCoo
     connection = Connection(Source("t", Address("h", 1)), facts, limits.channel, limits.frame_size_max)
     connection.set_rdy(1, 0.0, 1.0)
     assert len(connection.receive(encode_message(1, 1, b"0" * 16, b"x" * size)).messages) == 1
+
+
+def test_sources_that_nobody_holds_are_forgotten(make: MakeCoordinator) -> None:
+    """Topics of a pattern come and go for as long as the query lasts."""
+    coordinator, (receiver,) = make()
+    sources = [Source(f"t{number}", Address("h", 1)) for number in range(50)]
+    receiver.holds(0)
+    assert receiver.status
+    receiver.status.sources.add(source=from_source(sources[0]))
+    for source in sources:
+        coordinator._sources_changed([source])
+    # One that the receiver may still have messages of, and the last two.
+    assert coordinator._holders.keys() == {sources[0], *sources[-2:]}
