@@ -8,7 +8,7 @@ from typing import Final, Protocol
 import grpc
 
 from pyspark_nsq.connector.beginning import Beginning
-from pyspark_nsq.connector.channels import Guard, listen, make_server
+from pyspark_nsq.connector.channels import PORTS_S, Guard, listen, make_server
 from pyspark_nsq.connector.connection import Source
 from pyspark_nsq.connector.errors import NsqError
 from pyspark_nsq.connector.fleet import Fleet
@@ -168,7 +168,7 @@ class RemoteCrew:
         host = driver_address(options.host)
         self._server = make_server(_THREADS_MAX, [Guard(token)])
         receiver_pb2_grpc.add_CoordinatorServicer_to_server(self._service, self._server)  # type: ignore[no-untyped-call]
-        port = listen(self._server, host, options.ports, options.tls)
+        port = listen(self._server, host, options.ports, options.tls, patience_s=PORTS_S)
         self._server.start()
         starting = None
         if options.on_executors:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import grpc
 
-from pyspark_nsq.connector.channels import TOKEN_KEY, ListenError, open_channel
+from pyspark_nsq.connector.channels import PORTS_S, TOKEN_KEY, ListenError, open_channel
 from pyspark_nsq.connector.connection import Source
 from pyspark_nsq.connector.errors import NsqError
 from pyspark_nsq.connector.offsets import INCARNATION_MAX, first_position
@@ -34,8 +34,6 @@ _RESTART_S: Final = (0.1, 2.0)
 # A receiver that lived so long did not die of its start.
 _HEALTHY_S: Final = 30.0
 _FAILED_STARTS_MAX: Final = 5
-# So long the receivers of a query that was just stopped may keep the ports which the next one is to have.
-_PORTS_S: Final = _STOP_S
 
 MakeSetup = Callable[[int, int], Setup]
 
@@ -110,7 +108,7 @@ class ReceiverProcess:
     # The process's life, in a thread of its own that lasts as long: its end would end the process.
 
     def _supervise(self) -> None:
-        ports_deadline = time.monotonic() + _PORTS_S
+        ports_deadline = time.monotonic() + PORTS_S
         while not self._stopping:
             started_at = time.monotonic()
             try:

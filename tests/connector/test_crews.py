@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from pyspark_nsq.connector import crews, receiver_process
+from pyspark_nsq.connector import channels, crews, receiver_process
 from pyspark_nsq.connector.beginning import Beginning
 from pyspark_nsq.connector.crews import LocalCrew, RemoteCrew
 from pyspark_nsq.connector.offsets import first_position
@@ -94,7 +95,7 @@ def test_one_has_a_session_of_its_own_and_no_secret_of_spark(
 def test_ports_that_are_all_taken_end_the_query_with_the_option_s_name(
     start: StartReceiver, taken: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(receiver_process, "_PORTS_S", 0.0)
+    monkeypatch.setattr(receiver_process, "PORTS_S", 0.0)
     receiver = start(range(taken, taken + 1))
     wait_until(lambda: receiver.failure)
     assert str(receiver.failure).startswith("options receiverPorts and receiverHost: cannot listen at 127.0.0.1:")
@@ -115,15 +116,16 @@ def test_the_death_of_its_parent_ends_it_whoever_has_its_standard_input() -> Non
     setup = Setup("127.0.0.1", range(1), TOKEN, first_position(0), LIMITS, ConnectionSettings(), 0.5)
     parent = subprocess.Popen([sys.executable, "-c", PARENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert parent.stdin
-    assert parent.stdout
+    output = parent.stdout
+    assert output
     pickle.dump(setup, parent.stdin)
     parent.stdin.flush()
-    assert int(parent.stdout.readline())
+    assert int(output.readline())
     parent.send_signal(signal.SIGKILL)
     parent.wait()
     # The receiver has the other end of this pipe, which ends with it; its standard input goes on.
-    os.set_blocking(parent.stdout.fileno(), False)
-    wait_until(lambda: parent.stdout.read() == b"")
+    os.set_blocking(output.fileno(), False)
+    wait_until(lambda: output.read() == b"")
     parent.stdin.close()
 
 
@@ -171,3 +173,16 @@ def test_the_driver_s_side_listens_there_too_and_tells_it_the_executors(taken: i
         assert int(port) in ports[1:]
     finally:
         crew.stop()
+
+
+def test_the_driver_s_side_waits_for_a_port_of_the_query_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as other:
+        port = other.getsockname()[1]
+        clock = SimpleNamespace(monotonic=time.monotonic, sleep=lambda _: other.close())
+        monkeypatch.setattr(channels, "time", clock)
+        texts = {"receivers": "executors", "receiverHost": "127.0.0.1", "receiverPorts": str(port)}
+        crew = RemoteCrew(parse_source_options(OPTIONS | texts), QUERY, nothing, nothing, nothing)
+        crew.start()
+    assert crew.way
+    assert crew.way.coordinator == f"127.0.0.1:{port}"
+    crew.stop()

@@ -97,6 +97,15 @@ def answer_all(peer: Peer) -> None:
     peer.answer(CLOSE_WAIT)
 
 
+def silent_until(event: threading.Event) -> Script:
+    """Accepts, and says nothing."""
+
+    def wait(_peer: Peer) -> None:
+        event.wait(60)
+
+    return wait
+
+
 def test_a_message_that_crosses_the_end_is_given_back(start_peer: StartPeer, start_loop: StartLoop) -> None:
     given_back: list[bytes] = []
     ended = threading.Event()
@@ -128,7 +137,7 @@ def test_a_message_that_crosses_the_end_is_given_back(start_peer: StartPeer, sta
 
 def test_an_nsqd_that_never_answers_keeps_nobody_else_waiting(start_peer: StartPeer, start_loop: StartLoop) -> None:
     released = threading.Event()
-    hanging = start_peer(lambda _peer: released.wait() and None)
+    hanging = start_peer(silent_until(released))
     healthy = start_peer(answer_all)
     # Longer than the test waits.
     running = start_loop(connect_timeout_s=600.0)
@@ -145,8 +154,7 @@ def test_an_nsqd_that_never_answers_keeps_nobody_else_waiting(start_peer: StartP
 
 def test_all_topics_of_an_nsqd_are_connected_once_it_answers(start_peer: StartPeer, start_loop: StartLoop) -> None:
     back = threading.Event()
-    scripts: list[Script] = [lambda _peer: back.wait() and None, answer_all]
-    nsqd = start_peer(*scripts)
+    nsqd = start_peer(silent_until(back), answer_all)
     running = start_loop()
     sources = [Source(f"t{number}", nsqd.address) for number in range(30)]
     running.assign(*sources)
