@@ -106,8 +106,8 @@ def fetch(partition: RangePartition, columns: Sequence[str]) -> deque[Piece]:
     deadline = time.monotonic() + _UNREACHABLE_S
     targets = itertools.cycle(partition.place.targets)
     while True:
+        stub = _stub(next(targets), partition.place.way)
         try:
-            stub = _stub(next(targets), partition.place.way)
             return pieces_of(stub.Read(request, metadata=[(TOKEN_KEY, partition.token)]), partition, columns)
         except OSError as error:
             # Memory that cannot be looked into: then it has to be sent.
@@ -189,7 +189,11 @@ def _stub(target: str, way: Way | None) -> Any:
     if key not in _stubs:
         if len(_stubs) >= _STUBS_MAX:
             _stubs.clear()
-        _stubs[key] = receiver_pb2_grpc.ReceiverStub(open_channel(target, tls))  # type: ignore[no-untyped-call]
+        try:
+            channel = open_channel(target, tls)
+        except OSError as error:
+            raise ReadError(f"option receiverTlsCaFile: {error}, on this host") from error
+        _stubs[key] = receiver_pb2_grpc.ReceiverStub(channel)  # type: ignore[no-untyped-call]
     return _stubs[key]
 
 

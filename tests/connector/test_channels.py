@@ -157,6 +157,11 @@ def test_nothing_is_read_from_a_receiver_that_cannot_be_believed(
     assert ("receiverHost" in str(caught.value)) == (hint == "receiverHost")
 
 
+def test_a_host_that_lacks_the_authorities_is_told_so(place: Place, tls: ReceiverTls) -> None:
+    with pytest.raises(ReadError, match=r"option receiverTlsCaFile: .*'/nowhere/ca.pem', on this host"):
+        count_at(replace(place, way=Way(replace(tls, ca_file="/nowhere/ca.pem"), TOKEN)))
+
+
 def test_a_task_that_wants_tls_reads_nothing_in_clear(
     server: grpc.Server, tls: ReceiverTls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
