@@ -163,6 +163,30 @@ def test_all_topics_of_an_nsqd_are_connected_once_it_answers(start_peer: StartPe
     wait_until(lambda: all(running.observer.subscribed.get(source) for source in sources))
 
 
+def test_an_nsqd_that_breaks_its_connections_is_tried_one_by_one(start_peer: StartPeer, start_loop: StartLoop) -> None:
+    breaks, released = threading.Event(), threading.Event()
+
+    def break_off(peer: Peer) -> None:
+        subscribe(peer)
+        breaks.wait(20)
+
+    broken = start_peer(break_off, break_off, break_off, silent_until(released))
+    healthy = start_peer(answer_all)
+    running = start_loop(connect_timeout_s=600.0)
+    try:
+        sources = [Source(f"t{number}", broken.address) for number in range(3)]
+        running.assign(*sources)
+        wait_until(lambda: all(running.observer.subscribed.get(source) for source in sources))
+        breaks.set()
+        wait_until(lambda: [running.core.sources[source].opening for source in sources] == [1, 1, 1])
+        good = Source("good", healthy.address)
+        running.assign(*sources, good)
+        wait_until(lambda: running.observer.subscribed.get(good))
+        assert broken.connection_count == 4
+    finally:
+        released.set()
+
+
 def attempt(topic: str, port: int = 1) -> Attempt:
     return Attempt(Source(topic, Address("h", port)), is_first=True)
 
