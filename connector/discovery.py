@@ -95,10 +95,7 @@ class Directory:
                 topic: self._static.union(node.nsqd for node in all_nodes if topic in node.topics) for topic in topics
             }
         paths = {f"/lookup?topic={quote(topic, safe='')}": topic for topic in topics}
-        # Topics come and go.
-        self._answers = {
-            (_, path): each for (_, path), each in self._answers.items() if path in {_NODES, _TOPICS, *paths}
-        }
+        self._forget_others({_NODES, _TOPICS, *paths})
         found = dict.fromkeys(topics, self._static)
         for (_, path), nsqds in self._ask(paths).items():
             found[paths[path]] |= nsqds
