@@ -38,6 +38,12 @@ def server() -> Iterator[grpc.Server]:
     made.stop(0).wait()
 
 
+@pytest.fixture(autouse=True)
+def stubs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Connections end with the test, not with the process: those that are refused would be tried again and again."""
+    monkeypatch.setattr(rows, "_stubs", {})
+
+
 def count_at(place: Place) -> int:
     """How many messages a task gets there."""
     return sum(piece.rows.message_count for piece in fetch(RangePartition(place, TOKEN, 0, 3), []))
