@@ -1,6 +1,7 @@
 """gRPC connections between coordinator, receivers and tasks, in clear or under TLS."""
 
 import hmac
+import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
@@ -13,6 +14,10 @@ from pyspark_nsq.connector.settings import Address
 
 TOKEN_KEY: Final = "authorization"  # noqa: S105 (the key, not the token)
 
+# So long the processes of a query that was just stopped may keep the ports which the next one is to have: as long as it
+# takes them to give everything back.
+PORTS_S: Final = 6.0
+_RETRY_S: Final = 0.2
 _PING_MS: Final = 5000
 _CHANNEL_OPTIONS: Final = (
     ("grpc.max_receive_message_length", -1),
@@ -97,25 +102,41 @@ def make_server(threads_max: int, interceptors: Iterable[Any] = ()) -> grpc.Serv
     )
 
 
-def listen(server: grpc.Server, host: str, ports: Iterable[int], tls: ReceiverTls | None) -> int:
-    """Have the server listen on the first of these ports that is free, and say which; 0 is any."""
-    tried = []
-    for port in ports:
-        address = str(Address(host, port))
-        tried.append(address)
-        try:
-            bound = _listen(server, address, tls)
-        except RuntimeError:
-            continue
-        if bound:
-            return bound
-    raise ListenError(f"cannot listen at {tried[0]}" + (f", nor at the next {len(tried) - 1} ports" * (len(tried) > 1)))
+def listen(
+    server: grpc.Server,
+    host: str,
+    ports: Iterable[int],
+    tls: ReceiverTls | None,
+    named: str = "options receiverPorts and receiverHost",
+    patience_s: float = 0.0,
+) -> int:
+    """Have the server listen on the first of these ports that is free, and say which; 0 is any.
+
+    ``ListenError`` where none is within so long; it names what has said so.
+    """
+    addresses = [str(Address(host, port)) for port in ports]
+    deadline = time.monotonic() + patience_s
+    while True:
+        for address in addresses:
+            if bound := _listen(server, address, tls):
+                return bound
+        if time.monotonic() >= deadline:
+            break
+        time.sleep(_RETRY_S)
+    others = f", nor at the {len(addresses) - 1} ports after it" if len(addresses) > 1 else ""
+    raise ListenError(
+        f"{named}: cannot listen at {addresses[0]}{others}: others do, or the address is not one of this host"
+    )
 
 
 def _listen(server: grpc.Server, address: str, tls: ReceiverTls | None) -> int:
-    if tls is None:
-        return server.add_insecure_port(address)
-    assert tls.cert_file
-    assert tls.key_file
-    pair = (read_file(tls.key_file), read_file(tls.cert_file))
-    return server.add_secure_port(address, grpc.ssl_server_credentials([pair]))
+    """The port, or 0 where it cannot be had."""
+    try:
+        if tls is None:
+            return server.add_insecure_port(address)
+        assert tls.cert_file
+        assert tls.key_file
+        pair = (read_file(tls.key_file), read_file(tls.cert_file))
+        return server.add_secure_port(address, grpc.ssl_server_credentials([pair]))
+    except RuntimeError:
+        return 0

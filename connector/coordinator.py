@@ -29,6 +29,7 @@ from pyspark_nsq.connector.source_state import Limits
 from pyspark_nsq.connector.watcher import STATS_TIMEOUT_S, Watcher
 from pyspark_nsq.connector.wire import to_source
 from pyspark_nsq.proto import receiver_pb2 as pb
+from pyspark_nsq.proto.frames import MESSAGE_HEADER_SIZE
 
 log = logging.getLogger(__name__)
 
@@ -38,8 +39,9 @@ _DRAIN_INTERVAL_S: Final = 0.1
 _REPORT_INTERVAL_S: Final = 0.5
 # How long it takes to hear from lookupds why a connection has ended.
 _LOOK_S: Final = 1.5
-# A frame of one message must fit; the receiver's memory is bounded by this too.
-_FRAME_SIZE_MAX: Final = 2**30
+# The largest message that any nsqd is expected to be set to. It has to fit whatever ``maxInFlightBytes`` is, or its
+# nsqd could never send anything else.
+_FRAME_SIZE_MAX: Final = 2**30 + MESSAGE_HEADER_SIZE
 # A batch that only starts receivers has so many tasks for each one that a batch with rows would have, and so many at
 # least: Spark spreads them over executors, and hosts that get none have their turn with the first rows they read.
 _STARTERS_FACTOR: Final = 2
@@ -94,7 +96,7 @@ class Coordinator:
             # Until it gets its share.
             in_flight_max=0,
             bytes_max=options.in_flight_bytes_max,
-            frame_size_max=min(options.in_flight_bytes_max, _FRAME_SIZE_MAX),
+            frame_size_max=_FRAME_SIZE_MAX,
             attempts_max=options.attempts_max,
             dead_letter_topic=options.dead_letter_topic,
             retry_delay_s=retry_delay_s,
@@ -121,7 +123,11 @@ class Coordinator:
     def _sources_changed(self, sources: list[Source]) -> None:
         with self._dealing:
             live = self._crew.live
-            dealt = self._dealt = deal(sources, live, self._dealt)
+            before = self._dealt
+            dealt = self._dealt = deal(sources, live, before)
+            # Receivers forget sources that are gone when nothing of them is left, and topics of a pattern come and go.
+            known = dealt.keys() | before.keys() | _by_source(self._statuses()).keys()
+            self._holders = {source: holders for source, holders in self._holders.items() if source in known}
             for source in dealt:
                 self._holders.setdefault(source, set()).update(dealt[source])
             shared = [source for source in dealt if len(self._holders[source]) > 1]

@@ -8,7 +8,7 @@ from typing import Final, Protocol
 import grpc
 
 from pyspark_nsq.connector.beginning import Beginning
-from pyspark_nsq.connector.channels import Guard, listen, make_server
+from pyspark_nsq.connector.channels import PORTS_S, Guard, listen, make_server
 from pyspark_nsq.connector.connection import Source
 from pyspark_nsq.connector.errors import NsqError
 from pyspark_nsq.connector.fleet import Fleet
@@ -120,7 +120,7 @@ class LocalCrew:
         def make_setup(first: int, port: int) -> Setup:
             return Setup(
                 host=host,
-                ports=(port,) if port else tuple(place.ports),
+                ports=range(port, port + 1) if port else place.ports,
                 token=query.token,
                 first_position=first,
                 limits=limits,
@@ -168,12 +168,12 @@ class RemoteCrew:
         host = driver_address(options.host)
         self._server = make_server(_THREADS_MAX, [Guard(token)])
         receiver_pb2_grpc.add_CoordinatorServicer_to_server(self._service, self._server)  # type: ignore[no-untyped-call]
-        port = listen(self._server, host, options.ports, options.tls)
+        port = listen(self._server, host, options.ports, options.tls, patience_s=PORTS_S)
         self._server.start()
         starting = None
         if options.on_executors:
             network = options.host if options.host and is_network(options.host) else None
-            starting = Starting(network, tuple(options.ports), options.lease_s)
+            starting = Starting(network, options.ports, options.lease_s)
         self.way = Way(options.tls, token, str(Address(host, port)), starting)
         self._fleet.start()
 

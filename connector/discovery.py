@@ -95,10 +95,15 @@ class Directory:
                 topic: self._static.union(node.nsqd for node in all_nodes if topic in node.topics) for topic in topics
             }
         paths = {f"/lookup?topic={quote(topic, safe='')}": topic for topic in topics}
+        self._forget_others({_NODES, _TOPICS, *paths})
         found = dict.fromkeys(topics, self._static)
         for (_, path), nsqds in self._ask(paths).items():
             found[paths[path]] |= nsqds
         return found
+
+    def _forget_others(self, paths: Collection[str]) -> None:
+        """Where topics come and go, their answers do not stay."""
+        self._answers = {question: each for question, each in self._answers.items() if question[1] in paths}
 
     def _ask(self, paths: Iterable[str]) -> dict[Question, Any]:
         """Ask every lookupd each question; the last good answers to them."""

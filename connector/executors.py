@@ -4,7 +4,6 @@ A host's receiver of a query has a private folder there: it holds a lock in it f
 socket in it, and reads in it which executors use it. Without any it ends.
 """
 
-import fcntl
 import hashlib
 import json
 import logging
@@ -19,13 +18,14 @@ from typing import Any, Final, NamedTuple
 
 from pyspark.sql.datasource import InputPartition
 
+from pyspark_nsq.connector.folders import lock, make_private
 from pyspark_nsq.connector.hosts import identity_of
+from pyspark_nsq.connector.spawning import environment
 from pyspark_nsq.connector.ways import Way
 
 log = logging.getLogger(__name__)
 
 _COMMAND: Final = [sys.executable, "-P", "-m", "pyspark_nsq.connector.executor_receiver"]
-LOCK_NAME: Final = "lock"
 _EXECUTOR_PREFIX: Final = "executor-"
 # A worker that reads many partitions does not look each time.
 _LOOK_S: Final = 1.0
@@ -33,10 +33,6 @@ _START_S: Final = 30.0
 _GATHER_LOOK_S: Final = 0.1
 # The coordinator ends this sooner, where it can be reached.
 _GATHER_S_MAX: Final = 40.0
-
-
-class FolderError(OSError):
-    """A private folder that is not ours alone."""
 
 
 class Executor(NamedTuple):
@@ -104,20 +100,22 @@ def _ensure_receiver(way: Way) -> None:
 
 
 def _start(way: Way, folder: Path, lock_fd: int) -> None:
-    paths = os.pathsep.join(path for path in sys.path if path)
-    # What Spark's JVM and this worker have agreed on is not for a process that outlives the worker.
-    environment = {name: value for name, value in os.environ.items() if not name.endswith("_SECRET")}
     process = subprocess.Popen(
         _COMMAND,
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
-        env={**environment, "PYTHONPATH": paths},
+        env=environment(),
         start_new_session=True,
         pass_fds=[lock_fd],
     )
     # Not in its arguments or environment: those can be read by others. It goes on in a child of its own.
-    process.communicate(json.dumps({"folder": str(folder), "lock_fd": lock_fd, "way": asdict(way)}).encode(), _START_S)
+    told = {"folder": str(folder), "lock_fd": lock_fd, "way": asdict(way)}
+    process.communicate(json.dumps(told, default=_bounds).encode(), _START_S)
     log.info("started a receiver on this host")
+
+
+def _bounds(ports: range) -> list[int]:
+    return [ports.start, ports.stop]
 
 
 # The folder.
@@ -130,41 +128,6 @@ def folder_of(token: str) -> Path:
 
 def folder_prefix() -> str:
     return f"pyspark-nsq-{os.getuid()}-"
-
-
-def make_private(folder: Path) -> None:
-    """Make the folder, or make sure that nobody else can get into it."""
-    folder.mkdir(mode=0o700, exist_ok=True)
-    check_private(folder)
-
-
-def check_private(folder: Path) -> None:
-    """Raise ``FolderError`` unless it is a folder of this user's, and nobody else can look into it."""
-    status = folder.lstat()
-    if status.st_uid != os.getuid() or status.st_mode & 0o170077 != 0o040000:
-        raise FolderError(f"{folder} belongs to somebody else, or others may look into it")
-
-
-def lock(folder: Path) -> int | None:
-    """The descriptor that holds the folder's lock; None where a living process has it."""
-    while True:
-        path = folder / LOCK_NAME
-        found = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        try:
-            fcntl.flock(found, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.path.samestat(os.fstat(found), path.stat()):
-                return found
-            # A receiver has removed it on its way out.
-        except BlockingIOError:
-            os.close(found)
-            return None
-        except FileNotFoundError:
-            pass
-        except BaseException:
-            os.close(found)
-            raise
-        os.close(found)
-        folder.mkdir(mode=0o700, exist_ok=True)
 
 
 def _note_executor(folder: Path) -> None:
@@ -225,5 +188,5 @@ def way_from(fields: dict[str, Any]) -> Way:
     from pyspark_nsq.connector.ways import Starting
 
     tls, starting = fields["tls"], fields["starting"]
-    starting["ports"] = tuple(starting["ports"])
+    starting["ports"] = range(*starting["ports"])
     return Way(tls and ReceiverTls(**tls), fields["token"], fields["coordinator"], Starting(**starting))

@@ -1,8 +1,6 @@
 """A receiver on an executor's host: it serves one query, and ends with it."""
 
 import logging
-import os
-import secrets
 import shutil
 import signal
 import threading
@@ -14,7 +12,8 @@ import grpc
 
 from pyspark_nsq.connector.asking import register
 from pyspark_nsq.connector.channels import listen, make_server
-from pyspark_nsq.connector.executors import check_private, executors, folder_prefix, lock
+from pyspark_nsq.connector.executors import executors, folder_prefix
+from pyspark_nsq.connector.folders import new_socket, sweep
 from pyspark_nsq.connector.hosts import address_in, address_toward, identity_of
 from pyspark_nsq.connector.receiver_host import HostService
 from pyspark_nsq.connector.settings import Address
@@ -25,8 +24,6 @@ log = logging.getLogger(__name__)
 
 _THREADS_MAX: Final = 256
 _SERVER_GRACE_S: Final = 0.5
-# What a socket's path can be long at most, with some room.
-_SOCKET_PATH_MAX: Final = 104
 _RETRY_S: Final = 0.2
 # Others' folders are left alone for so long, whoever may be about to use them.
 _STALE_S: Final = 60.0
@@ -39,8 +36,7 @@ class HostedReceiver:
         self._starting = way.starting
         self._folder = folder
         self._stopping = threading.Event()
-        path = folder / f"{secrets.token_hex(4)}.sock"
-        self._socket = str(path) if len(str(path)) <= _SOCKET_PATH_MAX else ""
+        self._socket = new_socket(folder)
         self._service = HostService(way.token, self._socket)
 
     def run(self, look_s: float) -> None:
@@ -48,7 +44,7 @@ class HostedReceiver:
         signal.signal(signal.SIGTERM, lambda _signal, _frame: self._stopping.set())
         server = make_server(_THREADS_MAX)
         try:
-            _sweep(self._folder)
+            sweep(self._folder.parent, folder_prefix(), _STALE_S, self._folder)
             receiver_pb2_grpc.add_ReceiverServicer_to_server(self._service, server)  # type: ignore[no-untyped-call]
             address = self._listen(server)
             server.start()
@@ -100,18 +96,3 @@ class HostedReceiver:
             if not executors(self._folder):
                 log.info("no executor is left on this host")
                 return
-
-
-def _sweep(own: Path) -> None:
-    """Remove the folders of receivers that were killed."""
-    for folder in own.parent.glob(f"{folder_prefix()}*"):
-        try:
-            if folder == own or time.time() - folder.stat().st_mtime < _STALE_S:
-                continue
-            check_private(folder)
-            lock_fd = lock(folder)
-            if lock_fd is not None:
-                shutil.rmtree(folder, ignore_errors=True)
-                os.close(lock_fd)
-        except OSError:
-            continue  # Somebody else has done it, or it is none of ours.

@@ -8,8 +8,10 @@ import socket
 import threading
 import time
 from base64 import b64encode
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Final
+from collections import deque
+from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pyspark_nsq.connector.errors import DiscoveryError, OptionError
 from pyspark_nsq.connector.security import auth_secret, tls_context
@@ -24,6 +26,8 @@ _PIECE_SIZE: Final = 64 * 1024
 _HEADERS: Final = {"Accept": "application/vnd.nsq; version=1.0", "Connection": "close"}
 
 Question = tuple[HttpAddress, str]
+_Asked = TypeVar("_Asked")
+_Answer = TypeVar("_Answer")
 
 
 def fetch_json(
@@ -124,30 +128,44 @@ def _read(response: http.client.HTTPResponse) -> bytes:
 
 
 def fetch_all(questions: Iterable[Question], timeout_s: float, security: Security) -> dict[Question, Any]:
-    """The answers, or in place of an answer the ``DiscoveryError`` that came of it, after ``timeout_s`` at most.
-
-    All are asked at once: one that is slow or gone does not hold up the others.
-    """
+    """The answers, or in place of an answer the ``DiscoveryError`` that came of it, after ``timeout_s`` at most."""
     waiting = list(dict.fromkeys(questions))
-    answers: queue.SimpleQueue[tuple[Question, Any]] = queue.SimpleQueue()
 
-    def ask(question: Question) -> None:
-        address, path = question
+    def ask(question: Question) -> Any:
         try:
-            answers.put((question, fetch_json(address, path, timeout_s, security)))
+            return fetch_json(*question, timeout_s, security)
         except DiscoveryError as error:
-            answers.put((question, error))
+            return error
 
-    for question in waiting:
-        # A daemon, as the look-up of a host's name can take longer than any time-out of ours.
-        threading.Thread(target=ask, args=(question,), daemon=True, name=f"nsq-ask-{question[0]}").start()
-    found: dict[Question, Any] = {}
+    late = {question: DiscoveryError(question[0], f"no answer within {timeout_s:g} s") for question in waiting}
+    return late | ask_all(waiting, ask, timeout_s, len(waiting))
+
+
+def ask_all(
+    waiting: Collection[_Asked], ask: Callable[[_Asked], _Answer], timeout_s: float, at_once_max: int
+) -> dict[_Asked, _Answer]:
+    """The answers of those that answer in time. One that is slow or gone does not hold up the others.
+
+    ``ask`` is to end by itself, and not to raise: its thread is not waited for.
+    """
+    answers: queue.SimpleQueue[tuple[_Asked, _Answer]] = queue.SimpleQueue()
+    left = deque(waiting)
     deadline = time.monotonic() + timeout_s
+
+    def work() -> None:
+        with suppress(IndexError):
+            while time.monotonic() < deadline:
+                asked = left.popleft()
+                answers.put((asked, ask(asked)))
+
+    for number in range(min(len(waiting), at_once_max)):
+        # A daemon, as the look-up of a host's name can take longer than any time-out of ours.
+        threading.Thread(target=work, daemon=True, name=f"nsq-ask-{number}").start()
+    found: dict[_Asked, _Answer] = {}
     while len(found) < len(waiting):
         try:
-            question, answer = answers.get(timeout=max(0.0, deadline - time.monotonic()))
+            asked, answer = answers.get(timeout=max(0.0, deadline - time.monotonic()))
         except queue.Empty:
             break
-        found[question] = answer
-    late = {question: DiscoveryError(question[0], f"no answer within {timeout_s:g} s") for question in waiting}
-    return late | found
+        found[asked] = answer
+    return found

@@ -6,17 +6,14 @@ It serves many queries, one after the other or at once. Whoever knows its token 
 import argparse
 import logging
 import os
-import secrets
-import shutil
 import signal
 import sys
-import tempfile
 import threading
-from pathlib import Path
 from typing import Final
 
 from pyspark_nsq.connector.channels import ListenError, listen, make_server
 from pyspark_nsq.connector.errors import OptionError
+from pyspark_nsq.connector.folders import locked_folder, new_socket
 from pyspark_nsq.connector.option_kinds import ADDRESSES
 from pyspark_nsq.connector.receiver_host import HostService
 from pyspark_nsq.connector.receiver_options import read_token
@@ -28,6 +25,7 @@ from pyspark_nsq.proto import receiver_pb2_grpc
 log = logging.getLogger(__name__)
 
 _THREADS_MAX: Final = 1024
+_FOLDER_PREFIX: Final = "nsq-receiver-"
 _SERVER_GRACE_S: Final = 0.5
 _LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR")
 
@@ -80,21 +78,19 @@ def _serve(address: Address, token: str, tls: ReceiverTls | None) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _signal, _frame: stopping.set())
     # Private: what goes over its socket is not encrypted.
-    folder = Path(tempfile.mkdtemp(prefix="nsq-receiver-"))
-    try:
-        socket = str(folder / f"{secrets.token_hex(8)}.sock")
+    with locked_folder(_FOLDER_PREFIX) as folder:
+        socket = new_socket(folder)
         service = HostService(token, socket)
         server = make_server(_THREADS_MAX)
         receiver_pb2_grpc.add_ReceiverServicer_to_server(service, server)  # type: ignore[no-untyped-call]
-        port = listen(server, address.host, [address.port], tls)
-        server.add_insecure_port(f"unix:{socket}")
+        port = listen(server, address.host, [address.port], tls, named="--listen")
+        if socket:
+            server.add_insecure_port(f"unix:{socket}")
         server.start()
         log.info("listening on %s", address._replace(port=port))
         stopping.wait()
         service.stop()
         server.stop(_SERVER_GRACE_S).wait()
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":

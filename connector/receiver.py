@@ -1,7 +1,8 @@
 """The receiver process: keeps connections to nsqds, holds what they deliver until it is finished, serves it to Spark.
 
 Its coordinator starts it as ``python -m pyspark_nsq.connector.receiver``, writes a ``Setup`` to its standard input and
-keeps that open: its end, however it comes, ends the receiver. The port it serves on is the one line that it prints.
+keeps that open: its end, however it comes, ends the receiver. The port it serves on is the one line that it prints, or
+why it has none.
 """
 
 import ctypes
@@ -10,10 +11,10 @@ import os
 import pickle
 import signal
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from pyspark_nsq.connector.channels import ListenError
 from pyspark_nsq.connector.receiver_core import ReceiverCore
 from pyspark_nsq.connector.receiver_loop import ReceiverLoop
 from pyspark_nsq.connector.receiver_service import ReceiverService, StatusBoard, serve
@@ -34,7 +35,7 @@ class Setup:
 
     host: str
     # The first that is free; 0 is any. One that is started again takes the port of the one before.
-    ports: Sequence[int]
+    ports: range
     token: str = field(repr=False)
     first_position: int
     limits: Limits
@@ -54,7 +55,11 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda _signal, _frame: loop.stop())
     # Ctrl-C in a terminal goes to every process there: the coordinator decides when this one ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    server, port = serve(ReceiverService(core, loop, board), setup.token, setup.host, setup.ports, setup.tls)
+    try:
+        server, port = serve(ReceiverService(core, loop, board), setup.token, setup.host, setup.ports, setup.tls)
+    except ListenError as error:
+        print(error, flush=True)  # noqa: T201
+        sys.exit(1)
     print(port, flush=True)  # noqa: T201
     code = 1
     try:

@@ -6,13 +6,14 @@ import selectors
 import socket
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
+from pyspark_nsq.connector.attempts import Attempt, Attempts
 from pyspark_nsq.connector.client import NsqdStream, connect
 from pyspark_nsq.connector.connection import Connection, Source
 from pyspark_nsq.connector.errors import NsqError, RefusedError, SecurityError
@@ -76,6 +77,7 @@ class ReceiverLoop:
         self._wake_receiver, self._wake_sender = socket.socketpair()
         self._wake_receiver.setblocking(False)
         self._wake_sender.setblocking(False)
+        self._attempts = Attempts()
         self._connector = ThreadPoolExecutor(_CONNECT_THREADS, "connect")
         self._selector.register(self._wake_receiver, selectors.EVENT_READ, self._woken)
         if lifeline_fd is not None:
@@ -185,7 +187,11 @@ class ReceiverLoop:
     def _open(self, now: float) -> None:
         for source in self._core.to_connect(now):
             is_first = not self._core.sources[source].connections
-            self._connector.submit(self._connect, source, is_first)
+            self._begin(self._attempts.add(Attempt(source, is_first)))
+
+    def _begin(self, attempts: Iterable[Attempt]) -> None:
+        for attempt in attempts:
+            self._connector.submit(self._connect, *attempt)
 
     def _connect(self, source: Source, is_first: bool) -> None:
         """Runs in a thread of its own: connecting and its handshake block."""
@@ -201,6 +207,8 @@ class ReceiverLoop:
         self.call(lambda now: self._connected(source, stream, now))
 
     def _connect_failed(self, source: Source, reason: str, refusal: str, now: float) -> None:
+        for waiting in self._attempts.failed(source.nsqd):
+            self._core.connect_failed(waiting.source, now, refusal)
         failures = self._core.connect_failed(source, now, refusal)
         # The first time, and ever more rarely.
         if failures.bit_count() == 1:
@@ -221,9 +229,11 @@ class ReceiverLoop:
             return connect(source.nsqd, self._settings)
 
     def _connected(self, source: Source, stream: NsqdStream, now: float) -> None:
+        waiting = self._attempts.succeeded(source.nsqd)
         if self._stopped:
             stream.close()
             return
+        self._begin(waiting)
         connection = self._core.connected(source, stream.facts, now)
         link = self._links[connection] = _Link(connection, stream, now)
         self._selector.register(stream, selectors.EVENT_READ, link)
@@ -283,6 +293,7 @@ class ReceiverLoop:
         link.stream.close()
         if reason and not self._stopped:
             source = link.connection.source
+            self._attempts.doubt(source.nsqd)
             log.warning("nsqd %s, topic %s: %s; connecting again", source.nsqd, source.topic, reason)
         self._core.lost_connection(link.connection, now)
 

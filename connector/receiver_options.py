@@ -1,6 +1,6 @@
 """The options that say where receivers are, checked for what contradicts itself."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -9,7 +9,7 @@ from pyspark_nsq.connector.errors import OptionError
 from pyspark_nsq.connector.receiver_tls import ReceiverTls, check_receiver_tls
 from pyspark_nsq.connector.settings import Address
 
-_ANY_PORT: Final = (0,)
+_ANY_PORT: Final = range(1)
 _TOKEN_SIZE_MIN: Final = 16
 _TOKEN_SIZE_MAX: Final = 4096
 _TLS_FILES: Final = ("receiverTlsCaFile", "receiverTlsCertFile", "receiverTlsKeyFile")
@@ -24,7 +24,8 @@ class ReceiverOptions:
     addresses: tuple[Address, ...]
     token_file: str | None
     host: str | None
-    ports: Sequence[int]
+    # The first that is free; 0 is any.
+    ports: range
     lease_s: float
     tls: ReceiverTls | None
 

@@ -1,7 +1,6 @@
 """A receiver as its coordinator sees it: a process to start, to command, and to start again when it has died."""
 
 import logging
-import os
 import pickle
 import queue
 import subprocess
@@ -13,13 +12,14 @@ from typing import Any, Final
 
 import grpc
 
-from pyspark_nsq.connector.channels import TOKEN_KEY, open_channel
+from pyspark_nsq.connector.channels import PORTS_S, TOKEN_KEY, ListenError, open_channel
 from pyspark_nsq.connector.connection import Source
 from pyspark_nsq.connector.errors import NsqError
 from pyspark_nsq.connector.offsets import INCARNATION_MAX, first_position
 from pyspark_nsq.connector.receiver import Setup
 from pyspark_nsq.connector.receiver_tls import ReceiverTls
 from pyspark_nsq.connector.settings import Address
+from pyspark_nsq.connector.spawning import environment
 from pyspark_nsq.connector.wire import from_source
 from pyspark_nsq.proto import receiver_pb2 as pb
 from pyspark_nsq.proto import receiver_pb2_grpc
@@ -108,11 +108,16 @@ class ReceiverProcess:
     # The process's life, in a thread of its own that lasts as long: its end would end the process.
 
     def _supervise(self) -> None:
+        ports_deadline = time.monotonic() + PORTS_S
         while not self._stopping:
             started_at = time.monotonic()
             try:
                 self._live()
                 reason = "its process has ended"
+            except ListenError as error:
+                reason = str(error)
+                if not self._port and time.monotonic() >= ports_deadline:
+                    self.failure = ReceiverError(reason)
             except (OSError, NsqError, grpc.RpcError) as error:
                 reason = repr(error) if not isinstance(error, grpc.RpcError) else "its process has died"
             if self._stopping:
@@ -136,12 +141,11 @@ class ReceiverProcess:
         # Its port may have been taken when it does not start there: ranges of the one before are out of reach then.
         port = self._port if self._failed_starts < 2 else 0
         setup = self._make_setup(first_position(self.incarnation), port)
-        paths = os.pathsep.join(path for path in sys.path if path)
         process = self._process = subprocess.Popen(
             _COMMAND,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": paths},
+            env=environment(),
             start_new_session=True,
         )
         assert process.stdin
@@ -150,10 +154,7 @@ class ReceiverProcess:
             # Not in its arguments or environment: those can be read by others.
             pickle.dump(setup, process.stdin)
             process.stdin.flush()
-            line = process.stdout.readline()
-            if not line:
-                raise ReceiverError(f"the receiver ended at its start with code {process.wait()}: see its log above")
-            self._port = int(line)
+            self._port = _port(process, process.stdout.readline().decode())
             self.address = str(Address(setup.host, self._port))
             self._follow(setup.tls)
         finally:
@@ -182,6 +183,15 @@ class ReceiverProcess:
                     self._take(status)
             finally:
                 commands.put(None)
+
+
+def _port(process: "subprocess.Popen[bytes]", line: str) -> int:
+    """What a receiver has printed at its start, or its end."""
+    if not line:
+        raise ReceiverError(f"the receiver ended at its start with code {process.wait()}: see its log above")
+    if not line.strip().isdecimal():
+        raise ListenError(line.strip())
+    return int(line)
 
 
 def _end(process: "subprocess.Popen[bytes]", timeout_s: float) -> None:

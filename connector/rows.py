@@ -3,6 +3,7 @@
 import itertools
 import logging
 import os
+import re
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -29,6 +30,9 @@ _UNREACHABLE_S: Final = 30.0
 _RETRY_S: Final = 0.2
 # Mistakes, not accidents.
 _FINAL: Final = {"OUT_OF_RANGE", "INVALID_ARGUMENT", "UNIMPLEMENTED"}
+
+# In what gRPC tells of a peer that was reached and not believed.
+_TLS_WORDS: Final = re.compile("handshake|verif|certificate", re.IGNORECASE)
 
 InvalidUtf8 = Literal["fail", "null"]
 
@@ -102,8 +106,8 @@ def fetch(partition: RangePartition, columns: Sequence[str]) -> deque[Piece]:
     deadline = time.monotonic() + _UNREACHABLE_S
     targets = itertools.cycle(partition.place.targets)
     while True:
+        stub = _stub(next(targets), partition.place.way)
         try:
-            stub = _stub(next(targets), partition.place.way)
             return pieces_of(stub.Read(request, metadata=[(TOKEN_KEY, partition.token)]), partition, columns)
         except OSError as error:
             # Memory that cannot be looked into: then it has to be sent.
@@ -164,7 +168,9 @@ def _may_pass(error: Any, partition: RangePartition) -> bool:
 
 def _read_error(partition: RangePartition, error: Any) -> ReadError:
     hint = ""
-    if error.code().name == "UNAVAILABLE":
+    if _TLS_WORDS.search(error.details() or ""):
+        hint = "; see options receiverTlsCaFile and receiverTlsServerName"
+    elif error.code().name == "UNAVAILABLE":
         hint = "; if this task is not on the driver's host, set option receiverHost to an address it can be reached at"
     return ReadError(f"{partition!r} cannot be read: {error.code().name} {error.details()}{hint}")
 
@@ -183,7 +189,11 @@ def _stub(target: str, way: Way | None) -> Any:
     if key not in _stubs:
         if len(_stubs) >= _STUBS_MAX:
             _stubs.clear()
-        _stubs[key] = receiver_pb2_grpc.ReceiverStub(open_channel(target, tls))  # type: ignore[no-untyped-call]
+        try:
+            channel = open_channel(target, tls)
+        except OSError as error:
+            raise ReadError(f"option receiverTlsCaFile: {error}, on this host") from error
+        _stubs[key] = receiver_pb2_grpc.ReceiverStub(channel)  # type: ignore[no-untyped-call]
     return _stubs[key]
 
 

@@ -10,12 +10,14 @@ from typing import Final
 from pyspark_nsq.connector.connection import Source
 from pyspark_nsq.connector.discovery import Directory, PollPlan, TopicStats, fetch_all_stats, fetch_stats
 from pyspark_nsq.connector.errors import DiscoveryError
+from pyspark_nsq.connector.http_json import ask_all
 from pyspark_nsq.connector.options import SourceOptions
 from pyspark_nsq.connector.settings import HttpAddress
 
 log = logging.getLogger(__name__)
 
 STATS_TIMEOUT_S: Final = 5.0
+_ASKED_AT_ONCE: Final = 32
 
 
 class Sources:
@@ -56,6 +58,8 @@ class Watcher:
         # The same as long as nobody was told of the sources: once messages flow, an nsqd's counters may not add up.
         self.first_stats: dict[Source, tuple[TopicStats | None, float]] = {}
         self.first_look = threading.Event()
+        # Whether all have been told of the sources that are known.
+        self._are_told = False
         self._asks_first = asks_first
         self._options = options
         self._looker = Sources(options)
@@ -75,35 +79,44 @@ class Watcher:
     def _watch_sources(self) -> None:
         plan = PollPlan(self._options.discovery, self._options.retry.delay_s, random.Random())
         while True:
+            reached = False
             try:
-                sources, reached = self._looker.look()
+                reached = self._look()
             except Exception:
                 # It must not end the query, nor the look-out.
                 log.exception("looking for nsqds failed")
-                sources, reached = dict(self.sources), False
-            if sources != self.sources or not self.first_look.is_set():
-                self._tell(sources)
-            # A query that starts while no lookupd answers has not seen anything yet.
-            if reached or sources:
-                self.first_look.set()
             plan.polled(time.monotonic(), reached)
             self._wake.wait(max(0.0, plan.due_s - time.monotonic()))
             if self._wake.is_set():
                 self._wake.clear()
+
+    def _look(self) -> bool:
+        """Whether any lookupd answered."""
+        sources, reached = self._looker.look()
+        if sources != self.sources or not self._are_told:
+            self._tell(sources)
+        # A query that starts while no lookupd answers has not seen anything yet.
+        if reached or sources:
+            self.first_look.set()
+        return reached
 
     def _tell(self, sources: dict[Source, HttpAddress | None]) -> None:
         for source in sources.keys() - self.sources.keys():
             log.info("found topic %s on nsqd %s", source.topic, source.nsqd)
         for source in self.sources.keys() - sources.keys():
             log.info("topic %s on nsqd %s is no longer listed", source.topic, source.nsqd)
-        self.sources = sources
+        self.sources, self._are_told = sources, False
         if self._asks_first and not self.first_look.is_set():
             self.first_stats = self._ask_all()
         self._sources_changed(list(sources))
+        self._are_told = True
 
     def _watch_stats(self) -> None:
         while True:
-            self._ask_stats()
+            try:
+                self._ask_stats()
+            except Exception:
+                log.exception("telling of statistics failed")
             time.sleep(self._stats_interval_s)
 
     def _ask_stats(self) -> None:
@@ -113,20 +126,25 @@ class Watcher:
 
     def _ask_all(self) -> dict[Source, tuple[TopicStats | None, float]]:
         """Ask every nsqd what waits in the channel; one that does not answer is left out."""
-        stats: dict[Source, tuple[TopicStats | None, float]] = {}
         by_address: dict[HttpAddress, list[Source]] = {}
         for source, address in self.sources.items():
             if address is not None:
                 by_address.setdefault(address, []).append(source)
-        for address, sources in by_address.items():
+
+        def ask(address: HttpAddress) -> dict[Source, tuple[TopicStats | None, float]]:
             asked_at = time.monotonic()
             try:
-                found = self._ask(address, sources)
+                found = self._ask(address, by_address[address])
             except DiscoveryError as error:
                 log.debug("no statistics: %s", error)
-                continue
-            stats.update((source, (found.get(source.topic), asked_at)) for source in sources)
-        return stats
+                return {}
+            except Exception:
+                log.exception("asking the nsqd at %s for statistics failed", address)
+                return {}
+            return {source: (found.get(source.topic), asked_at) for source in by_address[address]}
+
+        answers = ask_all(by_address, ask, STATS_TIMEOUT_S, _ASKED_AT_ONCE)
+        return {source: stats for answer in answers.values() for source, stats in answer.items()}
 
     def _ask(self, address: HttpAddress, sources: list[Source]) -> Mapping[str, TopicStats | None]:
         channel, security = self._options.channel, self._options.discovery.security

@@ -11,7 +11,8 @@ class Starting:
 
     # The network in which the hosts' addresses are; None for those from which they reach the driver.
     network: str | None
-    ports: tuple[int, ...]
+    # It goes along with every partition, so that it is to be small.
+    ports: range
     lease_s: float
 
 

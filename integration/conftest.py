@@ -17,23 +17,34 @@ StartNsqd = Callable[..., Nsqd]
 StartLookupd = Callable[..., Lookupd]
 
 
+OURS = Implementation("ours", Path(sys.executable).parent)
+
+
+def go_implementation() -> Implementation:
+    """Go's brokers; without them the test is skipped, or fails where ``NSQ_REQUIRE_GO=1``."""
+    if named := os.environ.get("NSQ_GO_BIN"):
+        return Implementation("go", Path(named).absolute())
+    if os.environ.get("NSQ_REQUIRE_GO") == "1":
+        pytest.fail("NSQ_REQUIRE_GO=1 but NSQ_GO_BIN names no folder with Go's nsqd")
+    pytest.skip("set NSQ_GO_BIN to a folder with Go's nsqd and nsqlookupd v1.3.0")
+
+
 @pytest.fixture(scope="session")
-def go_folder() -> Path | None:
-    """The folder with Go's executables, None where there are none."""
-    named = os.environ.get("NSQ_GO_BIN")
-    return Path(named).absolute() if named else None
+def find_go() -> Callable[[], Implementation]:
+    """For tests that learn late whose brokers they need."""
+    return go_implementation
 
 
 @pytest.fixture(scope="session", params=["go", "ours"], ids=["on-go", "on-ours"])
-def impl(request: pytest.FixtureRequest, go_folder: Path | None) -> Implementation:
+def impl(request: pytest.FixtureRequest) -> Implementation:
     """Whose brokers the test runs against: it runs once against each."""
-    if request.param == "ours":
-        return Implementation("ours", Path(sys.executable).parent)
-    if go_folder is None:
-        if os.environ.get("NSQ_REQUIRE_GO") == "1":
-            pytest.fail("NSQ_REQUIRE_GO=1 but NSQ_GO_BIN names no folder with Go's nsqd")
-        pytest.skip("set NSQ_GO_BIN to a folder with Go's nsqd and nsqlookupd v1.3.0")
-    return Implementation("go", go_folder)
+    return OURS if request.param == "ours" else go_implementation()
+
+
+@pytest.fixture(scope="session")
+def makes() -> list[Implementation]:
+    """Both at once, for tests whose cluster takes too long to start for one run against each."""
+    return [OURS, go_implementation()]
 
 
 @pytest.fixture

@@ -267,6 +267,12 @@ def test_the_nsq_command_needs_neither_half(from_wheel: Environment) -> None:
     assert ran.stdout.startswith("nsq ")
 
 
+def test_the_connector_brings_its_receiver(from_wheel: Environment) -> None:
+    command = [from_wheel.folder / "bin" / "nsq-receiver", "--help"]
+    ran = subprocess.run(command, env=from_wheel.variables, capture_output=True, text=True, check=True)
+    assert ran.stdout.startswith("usage: nsq-receiver ")
+
+
 def test_pytest_is_told_of_the_fixtures(from_wheel: Environment) -> None:
     script = """
 import importlib.metadata, json

@@ -1,8 +1,6 @@
 """Brokers of both makes, a standalone cluster, and a driver on it: they take long to start, so tests share them."""
 
-import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 import trustme
@@ -14,12 +12,6 @@ from rig.daemons import Implementation, Nsqd
 WORKERS = ("127.0.0.2", "127.0.0.3")
 
 StartDriver = Callable[[], Driver]
-
-
-@pytest.fixture(scope="session")
-def makes(go_folder: Path | None) -> list[Implementation]:
-    ours = Implementation("ours", Path(sys.executable).parent)
-    return [ours, Implementation("go", go_folder)] if go_folder else [ours]
 
 
 @pytest.fixture(scope="module")

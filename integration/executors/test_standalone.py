@@ -1,5 +1,6 @@
 """Receivers on a standalone cluster of two hosts: who dies, and what becomes of processes, files and messages."""
 
+import os
 import re
 import subprocess
 import sys
@@ -132,6 +133,7 @@ def test_receivers_of_an_operator_serve_several_queries(
     for books, query in zip(both, queries, strict=True):
         query.wait_for(books.publish(COUNT))
         books.wait_settled()
+    assert len(list(tmp_path.glob("nsq-receiver-*"))) == 2
     operated[0].process.kill()
     operated[0].restart()
     for books, query in zip(both, queries, strict=True):
@@ -145,7 +147,7 @@ def test_receivers_of_an_operator_serve_several_queries(
         books.wait_all_back(count)
     for query in queries:
         query.stop()
-    assert not list(tmp_path.rglob("nsq-receiver-*"))
+    assert not list(tmp_path.glob("nsq-receiver-*"))
 
 
 class Operated:
@@ -161,7 +163,8 @@ class Operated:
 
     def _start(self, listen: str) -> str:
         command = [sys.executable, "-P", "-m", "pyspark_nsq.connector.nsq_receiver", "--listen", listen]
-        self.process = subprocess.Popen([*command, *self._command], stderr=subprocess.PIPE, text=True)
+        variables = os.environ | {"TMPDIR": str(self._folder)}
+        self.process = subprocess.Popen([*command, *self._command], env=variables, stderr=subprocess.PIPE, text=True)
         assert self.process.stderr
         for line in self.process.stderr:
             if found := re.search(r"listening on (\S+)", line):

@@ -4,7 +4,6 @@ import contextlib
 import itertools
 import os
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 
 import pytest
 from rig.daemons import Implementation
@@ -17,7 +16,9 @@ RunScenario = Callable[[Scenario, str], Sequence[Row]]
 
 
 @pytest.fixture(scope="session")
-def run_scenario(tmp_path_factory: pytest.TempPathFactory, go_folder: Path | None) -> Iterator[RunScenario]:
+def run_scenario(
+    tmp_path_factory: pytest.TempPathFactory, find_go: Callable[[], Implementation]
+) -> Iterator[RunScenario]:
     """Runs a scenario against the brokers of a name, puts what came of it into the report, and fails if it failed."""
     numbers = itertools.count()
     place = tmp_path_factory.mktemp("faults")
@@ -25,11 +26,7 @@ def run_scenario(tmp_path_factory: pytest.TempPathFactory, go_folder: Path | Non
         shared: dict[str, object] = {}
 
         def run_one(scenario: Scenario, broker: str) -> Sequence[Row]:
-            if broker == "go" and go_folder is None:
-                if os.environ.get("NSQ_REQUIRE_GO") == "1":
-                    pytest.fail("NSQ_REQUIRE_GO=1 but NSQ_GO_BIN names no folder with Go's nsqd")
-                pytest.skip("set NSQ_GO_BIN to a folder with Go's nsqd and nsqlookupd v1.3.0")
-            impl = Implementation("go", go_folder) if broker == "go" and go_folder else own_brokers()
+            impl = find_go() if broker == "go" else own_brokers()
             folder = place / str(next(numbers))
             folder.mkdir()
             rows = run(scenario, Context(impl, folder, SEED, shared=shared, ending=ending))

@@ -12,11 +12,9 @@ COUNT = 60_000
 
 
 def test_a_task_that_fails_halfway_makes_duplicates_and_no_loss(
-    go_folder: Path | None, daemons: list[Daemon], tmp_path: Path
+    makes: list[Implementation], daemons: list[Daemon], tmp_path: Path
 ) -> None:
-    # Both makes in one run: a cluster takes long to start.
-    folders = {"ours": Path(sys.executable).parent, "go": go_folder}
-    nsqds = {name: Nsqd(Implementation(name, folder), tmp_path / name) for name, folder in folders.items() if folder}
+    nsqds = {make.name: Nsqd(make, tmp_path / make.name) for make in makes}
     daemons.extend(nsqds.values())
     places = []
     for name, nsqd in nsqds.items():

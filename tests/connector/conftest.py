@@ -8,6 +8,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from fake_http import Answers, FakeLookupd
 from scripted_nsqd import Certificates, Script, ScriptedNsqd
 
 
@@ -24,6 +25,20 @@ def start_peer() -> Iterator[Callable[..., ScriptedNsqd]]:
     for peer in started:
         peer.close()
     assert not [failure for peer in started for failure in peer.failures]
+
+
+@pytest.fixture
+def start_lookupd() -> Iterator[Callable[[Answers], FakeLookupd]]:
+    """Starts servers that answer as told."""
+    started: list[FakeLookupd] = []
+
+    def start(answers: Answers) -> FakeLookupd:
+        started.append(FakeLookupd(answers))
+        return started[-1]
+
+    yield start
+    for lookupd in started:
+        lookupd.close()
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,8 @@
 
 import pickle
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -10,13 +12,18 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from pyspark_nsq.connector import crews
+from pyspark_nsq.connector.connection import Connection, Source
 from pyspark_nsq.connector.coordinator import Coordinator
 from pyspark_nsq.connector.errors import NsqError
+from pyspark_nsq.connector.handshake import ServerFacts
 from pyspark_nsq.connector.offsets import START, Offset, first_position
 from pyspark_nsq.connector.options import parse_source_options
 from pyspark_nsq.connector.schema import DEFAULT_SCHEMA
+from pyspark_nsq.connector.settings import Address
 from pyspark_nsq.connector.stream_reader import NsqStreamReader, TriggerError
+from pyspark_nsq.connector.wire import from_source
 from pyspark_nsq.proto import receiver_pb2 as pb
+from pyspark_nsq.proto.frames import encode_message
 
 OPTIONS = {
     "topic": "topic",
@@ -47,6 +54,9 @@ class FakeReceiver:
 
     def finish(self, before: int) -> None:
         self.finished.append(before)
+
+    def assign(self, *_: Any) -> None:
+        pass
 
 
 MakeCoordinator = Callable[..., tuple[Coordinator, list[FakeReceiver]]]
@@ -182,6 +192,35 @@ def test_a_termination_in_the_middle_of_a_stop_leaves_it_alone() -> None:
     assert stops == ["stop"]
 
 
+# A reader's process as Spark starts it, with a coordinator that only says what is asked of it.
+READER = f"""
+import signal
+from pyspark_nsq.connector import coordinator
+from pyspark_nsq.connector.options import parse_source_options
+from pyspark_nsq.connector.schema import DEFAULT_SCHEMA
+from pyspark_nsq.connector.stream_reader import NsqStreamReader
+
+class Telling:
+    def __init__(self, *_): pass
+    def start(self): print("start", flush=True)
+    def stop(self): print("stop", flush=True)
+
+coordinator.Coordinator = Telling
+NsqStreamReader(parse_source_options({OPTIONS!r}), DEFAULT_SCHEMA)._started()
+while True:
+    signal.pause()
+"""
+
+
+def test_a_termination_ends_the_process_when_all_is_given_back() -> None:
+    with subprocess.Popen([sys.executable, "-c", READER], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        assert process.stdout.readline() == "start\n"
+        process.terminate()
+        assert process.stdout.read() == "stop\n"
+    assert process.returncode == -signal.SIGTERM
+
+
 def test_trigger_once_is_refused(reader: tuple[NsqStreamReader, FakeReceiver]) -> None:
     with pytest.raises(TriggerError, match="availableNow"):
         reader[0].latestOffset(START.to_json(), ReadAllAvailable())
@@ -193,3 +232,27 @@ def test_tasks_and_offsets_get_no_secret(reader: tuple[NsqStreamReader, FakeRece
     end = source.latestOffset(source.initialOffset(), ReadMaxRows(5))
     for shown in (pickle.dumps(source), repr(end), repr(source.reportLatestOffset()), repr(source)):
         assert "nobody may see this" not in str(shown)
+
+
+@pytest.mark.parametrize("size", [2**20, 2**20 + 1, 3 * 2**20])
+def test_a_message_larger_than_the_budget_is_received_all_the_same(make: MakeCoordinator, size: int) -> None:
+    """Its nsqd could never send anything else."""
+    coordinator, _ = make(maxInFlightBytes="1m")
+    limits = coordinator._crew._query.limits  # type: ignore[attr-defined]
+    facts = ServerFacts("1.3.0", 2500, 60_000, 900_000)
+    connection = Connection(Source("t", Address("h", 1)), facts, limits.channel, limits.frame_size_max)
+    connection.set_rdy(1, 0.0, 1.0)
+    assert len(connection.receive(encode_message(1, 1, b"0" * 16, b"x" * size)).messages) == 1
+
+
+def test_sources_that_nobody_holds_are_forgotten(make: MakeCoordinator) -> None:
+    """Topics of a pattern come and go for as long as the query lasts."""
+    coordinator, (receiver,) = make()
+    sources = [Source(f"t{number}", Address("h", 1)) for number in range(50)]
+    receiver.holds(0)
+    assert receiver.status
+    receiver.status.sources.add(source=from_source(sources[0]))
+    for source in sources:
+        coordinator._sources_changed([source])
+    # One that the receiver may still have messages of, and the last two.
+    assert coordinator._holders.keys() == {sources[0], *sources[-2:]}

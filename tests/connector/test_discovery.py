@@ -1,14 +1,14 @@
 """What lookupds and nsqds tell over HTTP, and what is made of it when they do not."""
 
-import json
 import random
 import socket
 import threading
-from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import pytest
+from fake_http import Answers, FakeLookupd
 from scripted_nsqd import Certificates
 
 from pyspark_nsq.connector import http_json
@@ -24,59 +24,6 @@ from pyspark_nsq.connector.errors import DiscoveryError
 from pyspark_nsq.connector.http_json import fetch_json
 from pyspark_nsq.connector.options import DiscoveryOptions, parse_sink_options
 from pyspark_nsq.connector.settings import Address, HttpAddress, Security
-
-Answers = dict[str, Any]
-
-
-class FakeLookupd:
-    """Answers paths from a dict: an object as JSON, bytes as they are, a function by being called."""
-
-    def __init__(self, answers: Answers) -> None:
-        self.answers = answers
-        self.asked: list[str] = []
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                outer.asked.append(self.path)
-                outer.answer(self)
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.server.daemon_threads = True
-        self.address = HttpAddress(Address("127.0.0.1", self.server.server_port))
-        threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
-
-    def answer(self, handler: BaseHTTPRequestHandler) -> None:
-        found = self.answers.get(handler.path)
-        if callable(found):
-            found(handler)
-            return
-        content = found if isinstance(found, bytes) else json.dumps(found).encode()
-        handler.send_response(404 if found is None else 200)
-        handler.end_headers()
-        handler.wfile.write(content)
-
-    def close(self) -> None:
-        self.server.shutdown()
-        self.server.server_close()
-
-
-@pytest.fixture
-def start_lookupd() -> Iterator[Callable[[Answers], FakeLookupd]]:
-    """Starts servers that answer as told."""
-    started: list[FakeLookupd] = []
-
-    def start(answers: Answers) -> FakeLookupd:
-        started.append(FakeLookupd(answers))
-        return started[-1]
-
-    yield start
-    for lookupd in started:
-        lookupd.close()
-
 
 StartLookupd = Callable[[Answers], FakeLookupd]
 
@@ -143,6 +90,21 @@ def test_many_topics_are_looked_up_at_once(start_lookupd: StartLookupd) -> None:
 def test_topics(start_lookupd: StartLookupd) -> None:
     first, second = start_lookupd({"/topics": {"topics": ["a", "b c"]}}), start_lookupd({"/topics": {"topics": ["d"]}})
     assert Directory(options(first, second)).topics() == {"a", "d"}
+
+
+def test_topics_that_are_gone_are_forgotten(start_lookupd: StartLookupd) -> None:
+    answers: Answers = {f"/lookup?topic=t{number}": {"producers": [producer("a")]} for number in range(20)}
+    lookupd = start_lookupd(answers | {"/topics": {"topics": ["t"]}, "/nodes": {"producers": []}})
+    directory = Directory(options(lookupd))
+    directory.topics()
+    directory.nodes()
+    for number in range(20):
+        assert directory.look_up([f"t{number}"]) == {f"t{number}": {nsqd("a")}}
+    assert {path for _, path in directory._answers} == {"/topics", "/nodes", "/lookup?topic=t19"}
+    # What is still asked for is remembered when nobody answers.
+    lookupd.answers.clear()
+    lookupd.answers["/lookup?topic=t19"] = b"out of order"
+    assert directory.look_up(["t19"]) == {"t19": {nsqd("a")}}
 
 
 def test_names_are_escaped(start_lookupd: StartLookupd) -> None:

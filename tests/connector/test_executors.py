@@ -1,23 +1,29 @@
 """Receivers on an executor's host: one of them, in a private folder, seen to end with whoever needs it."""
 
-import fcntl
+import json
 import os
+import pickle
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from pyspark_nsq.connector import executors
-from pyspark_nsq.connector.executors import FolderError, StartPartition, ensure_receiver, folder_of, lock, make_private
+from pyspark_nsq.connector.executors import StartPartition, ensure_receiver, folder_of, way_from
+from pyspark_nsq.connector.folders import make_private
 from pyspark_nsq.connector.hosts import address_in, address_toward, driver_address, identity_of
+from pyspark_nsq.connector.receiver_tls import ReceiverTls
 from pyspark_nsq.connector.ways import Starting, Way
 
-WAY = Way(None, "the token that nobody sees", "127.0.0.1:9", Starting(None, (0,), 1.0))
+WAY = Way(None, "the token that nobody sees", "127.0.0.1:9", Starting(None, range(1), 1.0))
 
 
 @pytest.fixture(autouse=True)
@@ -57,32 +63,6 @@ def test_a_host_that_cannot_start_one_can_still_read(monkeypatch: pytest.MonkeyP
     assert tried
 
 
-def test_a_lock_that_is_removed_while_one_waits_for_it_is_not_taken(tmp_path: Path) -> None:
-    make_private(tmp_path / "folder")
-    first = lock(tmp_path / "folder")
-    assert first is not None
-    assert lock(tmp_path / "folder") is None
-    (tmp_path / "folder" / "lock").unlink()
-    second = lock(tmp_path / "folder")
-    assert second is not None
-    assert lock(tmp_path / "folder") is None
-    for each in (first, second):
-        fcntl.flock(each, fcntl.LOCK_UN)
-        os.close(each)
-
-
-def test_a_folder_that_others_can_use_is_refused(tmp_path: Path) -> None:
-    make_private(tmp_path / "own")
-    assert (tmp_path / "own").stat().st_mode & 0o777 == 0o700
-    make_private(tmp_path / "own")
-    (tmp_path / "own").chmod(0o755)
-    with pytest.raises(FolderError):
-        make_private(tmp_path / "own")
-    (tmp_path / "link").symlink_to(tmp_path)
-    with pytest.raises(FolderError):
-        make_private(tmp_path / "link")
-
-
 def test_executors_are_noted_and_seen_to_end(tmp_path: Path) -> None:
     make_private(tmp_path / "folder")
     with subprocess.Popen(["sleep", "100"]) as process:
@@ -117,15 +97,17 @@ def test_a_receiver_whose_driver_cannot_be_reached_ends_and_leaves_nothing(tempo
     assert not list(temporary.iterdir())
 
 
-def test_a_terminated_receiver_leaves_nothing() -> None:
-    assert WAY.starting
-    patient = Way(None, WAY.token, "127.0.0.1:9", Starting(None, (0,), 100.0))
+def test_a_receiver_listens_where_it_is_told_and_leaves_nothing_when_it_is_terminated() -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as server:
+        port: int = server.getsockname()[1]
+    patient = Way(None, WAY.token, "127.0.0.1:9", Starting(None, range(port, port + 1), 100.0))
     ensure_receiver(patient)
     folder = folder_of(WAY.token)
     deadline = time.monotonic() + 60
     while not list(folder.glob("*.sock")):
         assert time.monotonic() < deadline
         time.sleep(0.05)
+    socket.create_connection(("127.0.0.1", port)).close()
     (receiver,) = holders(folder / "lock")
     for name in ("cmdline", "environ"):
         assert WAY.token.encode() not in Path(f"/proc/{receiver}/{name}").read_bytes()
@@ -147,6 +129,15 @@ def holders(path: Path) -> list[int]:
         except OSError:
             continue
     return found
+
+
+def test_a_way_goes_to_receivers_whole_and_takes_little_room() -> None:
+    tls = ReceiverTls("ca.pem", "cert.pem", "key.pem", "name")
+    for way in (WAY, Way(tls, "token", "h:1", Starting("10.0.0.0/8", range(1024, 65536), 2.5))):
+        told = json.dumps(asdict(way), default=executors._bounds)
+        assert way_from(json.loads(told)) == way
+        # It goes along with every partition.
+        assert len(told) + len(pickle.dumps(StartPartition(1, way))) < 2000
 
 
 def test_nothing_shows_the_token() -> None:

@@ -126,8 +126,10 @@ def test_a_share_is_obeyed_and_told(host: Host) -> None:
 def test_sessions_end_by_command_and_leave_others_alone(host: Host) -> None:
     other = replace(BEGINNING, session="other", token="the token of another query")
     next(host.control(begin(other)))
+    stopping = host.control(begin(), pb.Command(stop=pb.Stop()))
     # The stream ends, and not with an error.
-    assert list(host.control(begin(), pb.Command(stop=pb.Stop())))[-1:] != [None]
+    assert all(status.end == 0 for status in stopping)
+    assert stopping.code() is grpc.StatusCode.OK
     wait_until(lambda: [each.beginning.session for each in host.service.sessions] == ["other"])
     assert host.read(BEGINNING.token) is grpc.StatusCode.UNAUTHENTICATED
     assert host.read(other.token) is grpc.StatusCode.OUT_OF_RANGE

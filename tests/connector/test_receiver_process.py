@@ -22,7 +22,7 @@ from pyspark_nsq.proto import receiver_pb2_grpc
 COMMAND = [sys.executable, "-P", "-m", "pyspark_nsq.connector.receiver"]
 TOKEN = "a token that nobody sees"
 LIMITS = Limits("channel", 100, 2**20, 2**20, None, None, 0.1, 1.0)
-SETUP = Setup("127.0.0.1", (0,), TOKEN, first_position(1), LIMITS, ConnectionSettings(), 0.5)
+SETUP = Setup("127.0.0.1", range(1), TOKEN, first_position(1), LIMITS, ConnectionSettings(), 0.5)
 
 
 @pytest.fixture
@@ -98,7 +98,8 @@ def test_a_successor_gets_the_same_port(receiver: "subprocess.Popen[bytes]") -> 
     address = started(receiver)
     receiver.kill()
     receiver.wait()
-    setup = replace(SETUP, ports=(int(address.rpartition(":")[2]),))
+    port = int(address.rpartition(":")[2])
+    setup = replace(SETUP, ports=range(port, port + 1))
     with subprocess.Popen(COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as successor:
         assert started(successor, setup) == address
         successor.kill()

@@ -1,0 +1,227 @@
+"""The loop with nsqds that follow a script: what it sends at its end, and whom it keeps waiting."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from scripted_nsqd import Peer, Script, ScriptedNsqd
+
+from pyspark_nsq.connector.attempts import Attempt, Attempts
+from pyspark_nsq.connector.connection import Source
+from pyspark_nsq.connector.receiver_core import ReceiverCore
+from pyspark_nsq.connector.receiver_loop import ReceiverLoop
+from pyspark_nsq.connector.settings import Address, ConnectionSettings
+from pyspark_nsq.connector.source_state import Limits
+from pyspark_nsq.proto.frames import CLOSE_WAIT, encode_message
+
+LIMITS = Limits("c", 1000, 2**28, 2**24, None, None, 0.1, 1.0)
+
+StartPeer = Callable[..., ScriptedNsqd]
+
+
+class Observer:
+    """How many connections of a source are subscribed."""
+
+    def __init__(self) -> None:
+        self.subscribed: dict[Source, int] = {}
+
+    def changed(self, core: ReceiverCore, _now: float) -> None:
+        self.subscribed = {
+            source: sum(connection.subscribed for connection in state.connections)
+            for source, state in core.sources.items()
+        }
+
+
+class Running:
+    """A loop at work in a thread."""
+
+    def __init__(self, settings: ConnectionSettings) -> None:
+        self.observer = Observer()
+        self.core = ReceiverCore(LIMITS, 0)
+        self.loop = ReceiverLoop(self.core, settings, None, self.observer)
+        self.thread = threading.Thread(target=self.loop.run, daemon=True)
+        self.thread.start()
+
+    def assign(self, *sources: Source) -> None:
+        self.loop.call(lambda _now: self.core.assign(sources)).result()
+
+    def stop(self) -> None:
+        self.loop.stop()
+        self.thread.join(20)
+        assert not self.thread.is_alive()
+        self.loop.close()
+
+
+StartLoop = Callable[..., Running]
+
+
+@pytest.fixture
+def start_loop() -> Iterator[StartLoop]:
+    started: list[Running] = []
+
+    def start(**settings: Any) -> Running:
+        started.append(Running(ConnectionSettings(**settings)))
+        return started[-1]
+
+    yield start
+    for running in started:
+        running.stop()
+
+
+def wait_until(look: Callable[[], Any]) -> None:
+    deadline = time.monotonic() + 20
+    while not look():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def until_closed(peer: Peer) -> list[bytes]:
+    """The commands before CLS."""
+    lines = [peer.read_line()]
+    while lines[-1] != b"CLS":
+        lines.append(peer.read_line())
+    return lines[:-1]
+
+
+def subscribe(peer: Peer) -> None:
+    peer.identify()
+    assert peer.read_line().startswith(b"SUB ")
+    peer.answer()
+
+
+def answer_all(peer: Peer) -> None:
+    subscribe(peer)
+    until_closed(peer)
+    peer.answer(CLOSE_WAIT)
+
+
+def silent_until(event: threading.Event) -> Script:
+    """Accepts, and says nothing."""
+
+    def wait(_peer: Peer) -> None:
+        event.wait(60)
+
+    return wait
+
+
+def test_a_message_that_crosses_the_end_is_given_back(start_peer: StartPeer, start_loop: StartLoop) -> None:
+    given_back: list[bytes] = []
+    ended = threading.Event()
+
+    def cross(peer: Peer) -> None:
+        subscribe(peer)
+        assert peer.read_line().startswith(b"RDY ")
+        peer.send(encode_message(1, 1, b"early-0123456789", b"body"))
+        given_back.extend(until_closed(peer))
+        # It was on its way before nsqd has read CLS.
+        peer.send(encode_message(1, 1, b"late-00123456789", b"body"))
+        peer.answer(CLOSE_WAIT)
+        try:
+            while True:
+                given_back.append(peer.read_line())
+        finally:
+            ended.set()
+
+    running = start_loop()
+    running.assign(Source("t", start_peer(cross).address))
+    wait_until(lambda: running.core.lane.end == 1)
+    running.loop.stop()
+    assert ended.wait(20)
+    assert [line for line in given_back if line.startswith(b"REQ ")] == [
+        b"REQ early-0123456789 0",
+        b"REQ late-00123456789 0",
+    ]
+
+
+def test_an_nsqd_that_never_answers_keeps_nobody_else_waiting(start_peer: StartPeer, start_loop: StartLoop) -> None:
+    released = threading.Event()
+    hanging = start_peer(silent_until(released))
+    healthy = start_peer(answer_all)
+    # Longer than the test waits.
+    running = start_loop(connect_timeout_s=600.0)
+    try:
+        running.assign(*(Source(f"t{number}", hanging.address) for number in range(100)))
+        wait_until(lambda: hanging.connection_count == 1)
+        good = [Source("good", healthy.address), Source("better", healthy.address)]
+        running.assign(*(Source(f"t{number}", hanging.address) for number in range(100)), *good)
+        wait_until(lambda: all(running.observer.subscribed.get(source) for source in good))
+        assert hanging.connection_count == 1
+    finally:
+        released.set()
+
+
+def test_all_topics_of_an_nsqd_are_connected_once_it_answers(start_peer: StartPeer, start_loop: StartLoop) -> None:
+    back = threading.Event()
+    nsqd = start_peer(silent_until(back), answer_all)
+    running = start_loop()
+    sources = [Source(f"t{number}", nsqd.address) for number in range(30)]
+    running.assign(*sources)
+    wait_until(lambda: nsqd.connection_count == 1)
+    back.set()
+    wait_until(lambda: all(running.observer.subscribed.get(source) for source in sources))
+
+
+def test_an_nsqd_that_breaks_its_connections_is_tried_one_by_one(start_peer: StartPeer, start_loop: StartLoop) -> None:
+    breaks, released = threading.Event(), threading.Event()
+
+    def break_off(peer: Peer) -> None:
+        subscribe(peer)
+        breaks.wait(20)
+
+    broken = start_peer(break_off, break_off, break_off, silent_until(released))
+    healthy = start_peer(answer_all)
+    running = start_loop(connect_timeout_s=600.0)
+    try:
+        sources = [Source(f"t{number}", broken.address) for number in range(3)]
+        running.assign(*sources)
+        wait_until(lambda: all(running.observer.subscribed.get(source) for source in sources))
+        breaks.set()
+        wait_until(lambda: [running.core.sources[source].opening for source in sources] == [1, 1, 1])
+        good = Source("good", healthy.address)
+        running.assign(*sources, good)
+        wait_until(lambda: running.observer.subscribed.get(good))
+        assert broken.connection_count == 4
+    finally:
+        released.set()
+
+
+def attempt(topic: str, port: int = 1) -> Attempt:
+    return Attempt(Source(topic, Address("h", port)), is_first=True)
+
+
+def test_attempts_to_one_that_does_not_answer_come_one_by_one_and_fail_together() -> None:
+    attempts, nsqd = Attempts(), Address("h", 1)
+    first, second, third = map(attempt, ("a", "b", "c"))
+    assert attempts.add(first) == [first]
+    assert attempts.add(second) == attempts.add(third) == []
+    assert attempts.add(attempt("a", 2)) == [attempt("a", 2)]
+    assert attempts.failed(nsqd) == [second, third]
+    assert attempts.add(second) == [second]
+    assert attempts.add(third) == []
+    assert attempts.succeeded(nsqd) == [third]
+    assert attempts.add(first) == [first]
+    # A connection that lasted has broken.
+    attempts.doubt(nsqd)
+    assert attempts.add(second) == []
+    assert attempts.failed(nsqd) == [second]
+    assert attempts.add(second) == []
+    assert attempts.succeeded(nsqd) == [second]
+
+
+def test_attempts_to_one_that_answers_leave_room_for_others() -> None:
+    attempts, nsqd = Attempts(), Address("h", 1)
+    begun = attempts.add(attempt("first"))
+    many = [attempt(f"t{number}") for number in range(20)]
+    for each in many:
+        assert attempts.add(each) == []
+    running = len(begun)
+    while running:
+        running -= 1
+        begun += (more := attempts.succeeded(nsqd))
+        running += len(more)
+        assert running <= 4
+    assert begun == [attempt("first"), *many]
+    assert not attempts._running
+    assert not attempts._waiting
