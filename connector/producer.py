@@ -20,6 +20,8 @@ log = logging.getLogger(__name__)
 
 # Poll again at least so often, so that a changed clock or a lost wake-up never means to wait for ever.
 _WAIT_S_MAX: Final = 1.0
+# What lies in the kernel after a pause is taken in so many pieces at most: more than its buffers hold.
+_PIECES_MAX: Final = 256
 
 
 class NodeFinder:
@@ -88,28 +90,47 @@ class Producer:
         self._connections.clear()
 
     def publish(self, request: Request) -> None:
-        """Returns once the request is on its way; it waits while too much is outstanding."""
+        """Returns once all of the request has left this process; it waits while too much is outstanding.
+
+        Whoever has no rows yet calls again much later, and until then nobody sends or looks for answers.
+        """
+        self._catch_up()
         self.books.submit(request)
-        self._step(wait=False)
-        while self.books.is_waiting:
-            self._step(wait=True)
+        self._assign()
+        while self.books.is_waiting or self._is_leaving():
+            self._wait()
+            self._assign()
 
     def finish(self) -> None:
         """Wait for the last OK."""
         while not self.books.is_done:
-            self._step(wait=True)
+            self._wait()
+            self._assign()
 
     def _in_turn(self, nodes: Sequence[Address]) -> list[Address]:
         first = self._turn % len(nodes) if nodes else 0
         return [*nodes[first:], *nodes[:first]]
 
-    def _step(self, wait: bool) -> None:
-        """Send what can be sent, then take what has come, after waiting for something to happen if so wished."""
-        now_s = time.monotonic()
-        self._find_nodes(now_s)
-        while (job := self.books.assign(now_s)) is not None:
+    def _catch_up(self) -> None:
+        """Take what has come while nobody looked, and only then judge who is late, or gone."""
+        for _ in range(_PIECES_MAX):
+            if not self._exchange(0.0):
+                break
+        self._end_late(time.monotonic())
+
+    def _assign(self) -> None:
+        """Send what can be sent."""
+        self._find_nodes(time.monotonic())
+        while (job := self.books.assign(time.monotonic())) is not None:
             self._send(*job)
-        self._exchange(self._wait_s(now_s) if wait else 0.0)
+
+    def _is_leaving(self) -> bool:
+        """Whether a part of a command waits here for the kernel to take it."""
+        return any(connection.is_sending for connection in self._connections.values())
+
+    def _wait(self) -> None:
+        """Wait for something to happen, or for the time to do something."""
+        self._exchange(self._wait_s(time.monotonic()))
         self._end_late(time.monotonic())
 
     def _find_nodes(self, now_s: float) -> None:
@@ -137,19 +158,23 @@ class Producer:
             self._connections[address] = connection
         connection.send(request.pieces)
 
-    def _exchange(self, wait_s: float) -> None:
+    def _exchange(self, wait_s: float) -> bool:
+        """Send and receive what is possible after at most this time; whether anything has come."""
         poll = select.poll()
         by_fd = {connection.fileno(): connection for connection in self._connections.values()}
         for fd, connection in by_fd.items():
             poll.register(fd, select.POLLIN | (select.POLLOUT if connection.is_sending else 0))
         # An entry too early is harmless, one too late would wait for nothing: round up to a millisecond.
         ready = dict(poll.poll(-(-wait_s * 1000 // 1)))
+        has_come = False
         for fd, connection in by_fd.items():
             events = ready.get(fd, 0)
             if events & select.POLLOUT:
                 connection.flush()
             if connection.has_news or events & ~select.POLLOUT:
                 self._receive(connection)
+                has_come = True
+        return has_come
 
     def _receive(self, connection: PublishConnection) -> None:
         address = connection.address
@@ -159,6 +184,8 @@ class Producer:
                     raise ConnectError(address, "does not behave like nsqd: it answered what nobody asked")
                 self.books.answered(address, time.monotonic())
             connection.flush()
+            if connection.is_sending and not self.books.owes_answer(address):
+                raise ConnectError(address, "does not behave like nsqd: it answered what it had not read")
         except ConnectError as error:
             self._failed(address, error)
 
@@ -173,6 +200,10 @@ class Producer:
     def _failed(self, address: Address, error: ConnectError, was_connected: bool = True) -> None:
         if connection := self._connections.pop(address, None):
             connection.close()
-        log.warning("%s; what it had not acknowledged goes elsewhere", error)
+        if was_connected and not self.books.owes_answer(address):
+            # nsqd asks an idle client whether it lives, and nobody answers while rows are awaited.
+            log.info("%s; nothing was outstanding, it is connected again when it is needed", error)
+            return
         self.books.failed(address, error, time.monotonic(), was_connected=was_connected)
+        log.warning("%s; what it had not acknowledged goes elsewhere", error)
         self.books.use_nodes(self._in_turn(self._finder.nodes()))

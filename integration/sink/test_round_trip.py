@@ -1,5 +1,6 @@
 """Everything that a DataFrame holds arrives in NSQ, once where nothing fails."""
 
+import json
 from collections import Counter
 from collections.abc import Callable
 
@@ -81,6 +82,26 @@ def test_nsqds_are_found_through_lookupd(
     found = [drain(nsqd, topic, "c") for nsqd in nsqds]
     assert found[0] + found[1] == bodies(2_000)
     assert [len(part) for part in found] == [1_000, 1_000]
+
+
+def test_an_nsqd_that_comes_later_is_used_by_later_writes(
+    spark: SparkSession, start_lookupd: StartLookupd, start_nsqd: StartNsqd, topic: str
+) -> None:
+    lookupd = start_lookupd()
+    first = start_nsqd(lookupds=(lookupd,))
+    rows = numbered(spark, 2).select("body").write.format("nsq").mode("append")
+    rows = rows.options(topic=topic, lookupdHttpAddresses=lookupd.http, lookupdPollInterval="100ms")
+    wait_until(lambda: json.loads(lookupd.get("/nodes"))["producers"], "the first nsqd at lookupd")
+    rows.save()
+    assert first.message_count(topic) == 2
+    second = start_nsqd(lookupds=(lookupd,))
+
+    def uses_both() -> bool:
+        before = first.message_count(topic), second.message_count(topic)
+        rows.save()
+        return (first.message_count(topic), second.message_count(topic)) == (before[0] + 1, before[1] + 1)
+
+    wait_until(uses_both, "a write to both nsqds")
 
 
 def test_the_quorum_gets_a_copy_each(spark: SparkSession, start_nsqd: StartNsqd, topic: str) -> None:

@@ -122,7 +122,9 @@ def test_an_nsqd_that_comes_back_is_used_again(start_peer: StartPeer, shared: Sh
     assert peer.connection_count == 3
 
 
-def test_a_refused_message_ends_the_task(start_peer: StartPeer, shared: Shared) -> None:
+def test_a_refused_message_ends_the_task(
+    start_peer: StartPeer, shared: Shared, caplog: pytest.LogCaptureFixture
+) -> None:
     def refuse_the_second(peer: Peer) -> None:
         peer.identify()
         peer.read_mpub()
@@ -134,6 +136,7 @@ def test_a_refused_message_ends_the_task(start_peer: StartPeer, shared: Shared) 
     with pytest.raises(PublishError, match=f"nsqd {peer.address}: E_BAD_MESSAGE MPUB message too big 5 > 4"):
         publish(options(peer), shared, request(), request(b"12345"))
     assert peer.connection_count == 1
+    assert "goes elsewhere" not in caplog.text, "it does not, and the error has said all"
 
 
 def test_an_answer_that_nobody_asked_for(start_peer: StartPeer, shared: Shared) -> None:

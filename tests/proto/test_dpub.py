@@ -2,6 +2,8 @@
 
 import pyarrow as pa
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from pyspark_nsq.proto import commands
 from pyspark_nsq.proto.dpub import encode_dpubs
@@ -13,6 +15,19 @@ DELAYS = [1, 3_600_000, 0, 7, 20]
 def encode(bodies: pa.Array, delays: pa.Array, size_max: int = 2**20, count_max: int = 1000) -> list[tuple[int, bytes]]:
     batches = encode_dpubs("t", bodies, delays, batch_size_max=size_max, count_max=count_max)
     return [(batch.message_count, batch.data.to_pybytes()) for batch in batches]
+
+
+def in_a_loop(bodies: list[bytes], delays: list[int], size_max: int, count_max: int) -> list[tuple[int, bytes]]:
+    """What ``encode_dpubs`` has to make."""
+    batches = [(0, b"")]
+    for body, delay in zip(bodies, delays, strict=True):
+        command = commands.dpub("t", delay, body)
+        count, data = batches[-1]
+        if count and (count == count_max or len(data) + len(command) > size_max):
+            batches.append((1, command))
+        else:
+            batches[-1] = (count + 1, data + command)
+    return batches if bodies else []
 
 
 def one_by_one() -> list[bytes]:
@@ -44,3 +59,22 @@ def test_strings() -> None:
 
 def test_nothing_makes_nothing() -> None:
     assert encode(pa.array([], pa.binary()), pa.array([], pa.int64())) == []
+
+
+# Batches that are filled to the last byte are rare by chance.
+@example([(b"a", 1)] * 5, (1, 4), 2 * len(commands.dpub("t", 1, b"a")), 9, pa.binary())
+@given(
+    st.lists(st.tuples(st.binary(min_size=1, max_size=60), st.integers(0, 2**40)), max_size=20),
+    st.tuples(st.integers(0, 20), st.integers(0, 20)),
+    st.integers(1, 300),
+    st.integers(1, 8),
+    st.sampled_from([pa.binary(), pa.large_binary()]),
+)
+def test_it_is_the_same_as_a_loop(
+    rows: list[tuple[bytes, int]], part: tuple[int, int], size_max: int, count_max: int, body_type: pa.DataType
+) -> None:
+    first, count = part
+    bodies, delays = [body for body, _ in rows], [delay for _, delay in rows]
+    columns = pa.array(bodies, body_type).slice(first, count), pa.array(delays, pa.int64()).slice(first, count)
+    chosen = slice(first, first + count)
+    assert encode(*columns, size_max, count_max) == in_a_loop(bodies[chosen], delays[chosen], size_max, count_max)
