@@ -5,55 +5,10 @@ from collections import Counter
 from itertools import pairwise
 
 import pytest
-from model_nsqd import ModelNsqd, step
+from model_nsqd import ModelNsqd, connection_of, ids, limits, lose, run, started, step
 
-from pyspark_nsq.connector.connection import Connection
 from pyspark_nsq.connector.lanes import FinishedError
 from pyspark_nsq.connector.receiver_core import ReceiverCore
-from pyspark_nsq.connector.source_state import Limits
-
-
-def limits(**changes: object) -> Limits:
-    values: dict[str, object] = {
-        "channel": "channel",
-        "in_flight_max": 100,
-        "bytes_max": 2**30,
-        "frame_size_max": 2**20,
-        "attempts_max": None,
-        "dead_letter_topic": None,
-        "retry_delay_s": 0.1,
-        "retry_delay_s_max": 10.0,
-        **changes,
-    }
-    return Limits(**values)  # type: ignore[arg-type]
-
-
-def started(nsqd: ModelNsqd, **changes: object) -> ReceiverCore:
-    """A receiver with its first connection and windows."""
-    core = ReceiverCore(limits(**changes), 0)
-    core.assign([nsqd.source])
-    run(core, nsqd, 0.0)
-    return core
-
-
-def run(core: ReceiverCore, nsqd: ModelNsqd, *times: float) -> None:
-    for now in times:
-        # Twice: what is received changes what is planned.
-        step(core, [nsqd], now)
-        step(core, [nsqd], now)
-
-
-def ids(core: ReceiverCore, first: int, end: int) -> list[bytes]:
-    return [message_id for _, part in core.read(first, end) for message_id in part.column("id").to_pylist()]
-
-
-def connection_of(nsqd: ModelNsqd) -> Connection:
-    return next(iter(nsqd.clients))
-
-
-def lose(core: ReceiverCore, nsqd: ModelNsqd, connection: Connection, now: float) -> None:
-    nsqd.cut(connection)
-    core.lost_connection(connection, now)
 
 
 def expect_each_once(core: ReceiverCore, nsqd: ModelNsqd, published: list[bytes], now: float) -> None:
