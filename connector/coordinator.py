@@ -13,7 +13,7 @@ from typing import Any, Final
 from pyspark.sql.datasource import InputPartition
 
 from pyspark_nsq.connector.arbiter import Arbiter
-from pyspark_nsq.connector.available_now import Drain, waiting_messages
+from pyspark_nsq.connector.available_now import Drain, Intake, waiting_messages
 from pyspark_nsq.connector.beginning import Beginning
 from pyspark_nsq.connector.connection import Source
 from pyspark_nsq.connector.crews import Crew, LocalCrew, RemoteCrew
@@ -22,7 +22,7 @@ from pyspark_nsq.connector.executors import StartPartition
 from pyspark_nsq.connector.offsets import START, Offset, first_position, incarnation_of
 from pyspark_nsq.connector.options import SourceOptions
 from pyspark_nsq.connector.placement import deal
-from pyspark_nsq.connector.planning import LaneRange, available, divide, limit_ends
+from pyspark_nsq.connector.planning import LaneRange, available, cut_off, divide, limit_ends
 from pyspark_nsq.connector.report import Report
 from pyspark_nsq.connector.rows import Place, RangePartition
 from pyspark_nsq.connector.source_state import Limits
@@ -59,6 +59,9 @@ class Coordinator:
         self._token = secrets.token_hex(32)
         self._mark_ns = time.time_ns() if available_now else None
         self._drain: Drain | None = None
+        # Where AvailableNow's run ends: the lanes' ends when all had come that was there at its start.
+        self._lasts: list[int] | None = None
+        self._incarnations: list[int] = []
         self._news = threading.Condition()
         self._committed: Offset | None = None
         self._waiting_since: float | None = None
@@ -155,7 +158,7 @@ class Coordinator:
         end = self._latest(start, count_max)
         if self._mark_ns is None:
             return end
-        while end == start and not self._is_drained(start):
+        while end == start and not self._is_read(start):
             with self._news:
                 self._news.wait(_DRAIN_INTERVAL_S)
             end = self._latest(start, count_max)
@@ -167,16 +170,23 @@ class Coordinator:
         starts = self._starts(start)
         if round_ends is not None:
             return Offset(self.session, tuple(round_ends.get(lane, first) for lane, first in enumerate(starts)))
-        # A receiver that is being started again has nothing to offer; one that comes this moment has nothing yet.
-        ends = [
-            status.end if (status := receiver.status) else first
-            for receiver, first in zip(self._receivers, starts, strict=False)
-        ]
+        if self._drain is not None:
+            self._look_at(self._drain, starts)
+        ends = self._ends(starts)
+        if self._lasts is not None:
+            ends = cut_off(starts, ends, self._lasts)
         count = sum(part.end - part.first for part in map(available, starts, ends))
         if not count or not self._is_enough(count):
             return start
         self._waiting_since = None
         return Offset(self.session, tuple(limit_ends(starts, ends, count_max)))
+
+    def _ends(self, starts: Sequence[int]) -> list[int]:
+        """A receiver that is being started again has nothing to offer; one that comes this moment has nothing yet."""
+        return [
+            status.end if (status := receiver.status) else first
+            for receiver, first in zip(self._receivers, starts, strict=False)
+        ]
 
     def _is_waited_for(self) -> bool:
         """Whether messages wait in an nsqd; also where nobody can tell."""
@@ -258,22 +268,26 @@ class Coordinator:
         stats = {source: told for source, (told, _) in self._watcher.first_stats.items()}
         self._drain = Drain(stats, self._watcher.sources.keys() - stats.keys(), time.monotonic())
 
-    def _is_drained(self, start: Offset) -> bool:
-        assert self._drain is not None
+    def _look_at(self, drain: Drain, starts: Sequence[int]) -> None:
+        """Once all has come that was there at the start, what comes after it is left to the next run."""
         now = time.monotonic()
-        if start.session == self.session and not self._is_finished(start):
-            return False
+        incarnations = [receiver.incarnation for receiver in self._receivers]
+        if self._incarnations != incarnations[: len(self._incarnations)]:
+            drain.start_again(now)
+            self._lasts = None
+        self._incarnations = incarnations
+        if self._lasts is not None:
+            return
         for source, (stats, asked_at) in self._watcher.stats.items():
-            self._drain.told(source, stats, asked_at)
-        for source, statuses in _by_source(self._statuses()).items():
-            self._drain.received(
-                source,
-                sum(status.received_until_mark for status in statuses),
-                sum(status.connections for status in statuses),
-                max(status.counters.failed_connections for status in statuses),
-                now,
-            )
-        return self._drain.is_done(now)
+            drain.told(source, stats, asked_at)
+        for source, intake in _intakes(self._statuses()).items():
+            drain.received(source, intake, now)
+        if drain.is_done():
+            self._lasts = self._ends(starts)
+
+    def _is_read(self, offset: Offset) -> bool:
+        """Whether nothing follows this offset in AvailableNow's run, and every FIN up to it is on its way."""
+        return self._lasts is not None and (offset.session != self.session or self._is_finished(offset))
 
     def _is_finished(self, offset: Offset) -> bool:
         """Whether the receivers have sent every FIN up to an offset."""
@@ -310,9 +324,18 @@ class Coordinator:
         return [receiver.status for receiver in self._receivers if receiver.status]
 
 
-def _by_source(statuses: Sequence[pb.Status]) -> dict[Source, list[pb.SourceStatus]]:
+def _intakes(statuses: Sequence[pb.Status]) -> dict[Source, Intake]:
     found: dict[Source, list[pb.SourceStatus]] = {}
     for status in statuses:
         for each in status.sources:
             found.setdefault(to_source(each.source), []).append(each)
-    return found
+    return {
+        source: Intake(
+            received=sum(each.counters.received for each in told),
+            until_mark=sum(each.received_until_mark for each in told),
+            connections=sum(each.connections for each in told),
+            failures=max(each.counters.failed_connections for each in told),
+            is_full=all(each.full for each in told),
+        )
+        for source, told in found.items()
+    }

@@ -49,7 +49,8 @@ class ReceiverCore:
         self.charge = 0
         self.sources: dict[Source, SourceState] = {}
         self._limits = limits
-        self._paused = False
+        # It holds as many bytes as it may.
+        self.paused = False
         self._plan_due = 0.0
 
     # Connections.
@@ -164,7 +165,7 @@ class ReceiverCore:
         for part in without_repeats(messages):
             self._take_in(state, connection, part, now)
         note_use(state, (connection,), now)
-        if not self._paused and self._size >= self._limits.bytes_max:
+        if not self.paused and self._size >= self._limits.bytes_max:
             # At once: the next read may bring as much again.
             self._plan(now)
 
@@ -388,9 +389,9 @@ class ReceiverCore:
     def _plan(self, now: float) -> None:
         """Decide anew how much may be in flight where."""
         self._plan_due = now + TICK_S
-        self._paused = self._size >= self._limits.bytes_max * (_RESUME_PART if self._paused else 1)
+        self.paused = self._size >= self._limits.bytes_max * (_RESUME_PART if self.paused else 1)
         self._forget(now)
-        plan_ready(self.sources.values(), self._limits.in_flight_max, self._paused, now)
+        plan_ready(self.sources.values(), self._limits.in_flight_max, self.paused, now)
         self.charge = sum(c.charge(now) for state in self.sources.values() for c in state.connections)
 
     def _forget(self, now: float) -> None:

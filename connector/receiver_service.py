@@ -62,7 +62,7 @@ class StatusBoard:
         sources = self._sources
         if with_sources:
             self._sources_at = now
-            sources = [_source_status(state) for state in core.sources.values()]
+            sources = [_source_status(state, core.paused) for state in core.sources.values()]
             if sources == self._sources and positions == self._positions:
                 return
         with self._changed:
@@ -88,14 +88,14 @@ def _parts(share: pb.Share) -> tuple[int, int, int]:
     return share.number, share.in_flight_max, share.bytes_max
 
 
-def _source_status(state: SourceState) -> pb.SourceStatus:
-    source = state.source
+def _source_status(state: SourceState, is_paused: bool) -> pb.SourceStatus:
     return pb.SourceStatus(
-        source=from_source(source),
+        source=from_source(state.source),
         connections=sum(connection.subscribed for connection in state.connections),
         in_flight=sum(connection.in_flight for connection in state.connections),
         counters=pb.Counters(**asdict(state.counts)),
         received_until_mark=state.received_until_mark,
+        full=is_paused or state.is_used_up,
     )
 
 

@@ -66,3 +66,9 @@ class SourceState:
     @property
     def usable(self) -> list[Connection]:
         return [c for c in self.connections if c.subscribed and not c.closing]
+
+    @property
+    def is_used_up(self) -> bool:
+        """Whether messages are in flight, and nsqd sends no more before one of them is finished."""
+        usable = self.usable
+        return any(c.in_flight for c in usable) and all(c.in_flight >= c.rdy for c in usable)

@@ -183,18 +183,20 @@ class Status(_message.Message):
     def __init__(self, end: _Optional[int] = ..., finished: _Optional[int] = ..., held_messages: _Optional[int] = ..., held_bytes: _Optional[int] = ..., lost: _Optional[int] = ..., sources: _Optional[_Iterable[_Union[SourceStatus, _Mapping]]] = ..., suspects: _Optional[int] = ..., refusal: _Optional[str] = ..., share: _Optional[int] = ..., charge: _Optional[int] = ..., socket: _Optional[str] = ...) -> None: ...
 
 class SourceStatus(_message.Message):
-    __slots__ = ("source", "connections", "in_flight", "counters", "received_until_mark")
+    __slots__ = ("source", "connections", "in_flight", "counters", "received_until_mark", "full")
     SOURCE_FIELD_NUMBER: _ClassVar[int]
     CONNECTIONS_FIELD_NUMBER: _ClassVar[int]
     IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
     COUNTERS_FIELD_NUMBER: _ClassVar[int]
     RECEIVED_UNTIL_MARK_FIELD_NUMBER: _ClassVar[int]
+    FULL_FIELD_NUMBER: _ClassVar[int]
     source: Source
     connections: int
     in_flight: int
     counters: Counters
     received_until_mark: int
-    def __init__(self, source: _Optional[_Union[Source, _Mapping]] = ..., connections: _Optional[int] = ..., in_flight: _Optional[int] = ..., counters: _Optional[_Union[Counters, _Mapping]] = ..., received_until_mark: _Optional[int] = ...) -> None: ...
+    full: bool
+    def __init__(self, source: _Optional[_Union[Source, _Mapping]] = ..., connections: _Optional[int] = ..., in_flight: _Optional[int] = ..., counters: _Optional[_Union[Counters, _Mapping]] = ..., received_until_mark: _Optional[int] = ..., full: bool = ...) -> None: ...
 
 class Counters(_message.Message):
     __slots__ = ("received", "emitted", "finished", "touched", "requeued", "timed_out", "redelivered", "dropped", "dead_lettered", "failed_connections")

@@ -10,12 +10,17 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from pyspark_nsq.connector import crews
+from pyspark_nsq.connector.available_now import Drain
+from pyspark_nsq.connector.connection import Source
 from pyspark_nsq.connector.coordinator import Coordinator
+from pyspark_nsq.connector.discovery import TopicStats
 from pyspark_nsq.connector.errors import NsqError
 from pyspark_nsq.connector.offsets import START, Offset, first_position
 from pyspark_nsq.connector.options import parse_source_options
 from pyspark_nsq.connector.schema import DEFAULT_SCHEMA
+from pyspark_nsq.connector.settings import Address
 from pyspark_nsq.connector.stream_reader import NsqStreamReader, TriggerError
+from pyspark_nsq.connector.wire import from_source
 from pyspark_nsq.proto import receiver_pb2 as pb
 
 OPTIONS = {
@@ -24,6 +29,9 @@ OPTIONS = {
     "nsqdTcpAddresses": "127.0.0.1:4150",
     "authSecret": "nobody may see this",
 }
+
+
+SOURCE = Source("topic", Address("127.0.0.1", 4150))
 
 
 class FakeReceiver:
@@ -37,8 +45,9 @@ class FakeReceiver:
         self.failure: NsqError | None = None
         self.finished: list[int] = []
 
-    def holds(self, end: int) -> None:
-        self.status = pb.Status(end=end, finished=end)
+    def holds(self, end: int, **source: Any) -> None:
+        sources = [pb.SourceStatus(source=from_source(SOURCE), connections=1, **source)] if source else []
+        self.status = pb.Status(end=end, finished=end, sources=sources)
 
     def dies(self) -> None:
         assert self.status
@@ -56,8 +65,8 @@ MakeCoordinator = Callable[..., tuple[Coordinator, list[FakeReceiver]]]
 def make(monkeypatch: pytest.MonkeyPatch) -> MakeCoordinator:
     monkeypatch.setattr(crews, "ReceiverProcess", FakeReceiver)
 
-    def made(**options: str) -> tuple[Coordinator, list[FakeReceiver]]:
-        coordinator = Coordinator(parse_source_options(OPTIONS | options), available_now=False)
+    def made(available_now: bool = False, **options: str) -> tuple[Coordinator, list[FakeReceiver]]:
+        coordinator = Coordinator(parse_source_options(OPTIONS | options), available_now)
         return coordinator, coordinator._receivers  # type: ignore[return-value]
 
     return made
@@ -150,6 +159,52 @@ def test_a_batch_waits_for_the_minimum_but_not_for_ever(make: MakeCoordinator) -
     end = coordinator.latest(START, 1000)
     receiver.holds(13)
     assert coordinator.latest(end, 1000).ends == (13,)
+
+
+def there(count: int) -> Drain:
+    """So many messages waited when Trigger.AvailableNow's run began."""
+    return Drain({SOURCE: TopicStats(count, None)}, set(), 0.0)
+
+
+def test_available_now_ends_although_messages_go_on_coming(make: MakeCoordinator) -> None:
+    coordinator, receivers = make(available_now=True, receivers="2")
+    coordinator._drain = there(15)
+    receivers[0].holds(10, received_until_mark=10)
+    receivers[1].holds(0)
+    first = coordinator.latest(START, 4)
+    assert first.ends == (4, 0)
+    receivers[0].holds(20, received_until_mark=15)
+    second = coordinator.latest(first, 1000)
+    assert second.ends == (20, 0)
+    receivers[0].holds(30, received_until_mark=15)
+    receivers[1].holds(5)
+    assert coordinator.latest(second, 1000) == second
+    # What came after the end is not read, nor finished.
+    coordinator.finish(second)
+    assert [receiver.finished for receiver in receivers] == [[20], [0]]
+
+
+def test_available_now_reads_what_it_was_to_read_in_batches_of_the_limit(make: MakeCoordinator) -> None:
+    coordinator, (receiver,) = make(available_now=True)
+    coordinator._drain = there(10)
+    receiver.holds(10, received_until_mark=10)
+    ends = [coordinator.latest(START, 4)]
+    for published in range(10, 100, 10):
+        receiver.holds(10 + published, received_until_mark=10)
+        ends.append(coordinator.latest(ends[-1], 4))
+    assert [offset.ends for offset in ends] == [(4,), (8,)] + [(10,)] * 8
+
+
+def test_available_now_reads_again_what_died_with_a_receiver(make: MakeCoordinator) -> None:
+    coordinator, (receiver,) = make(available_now=True)
+    coordinator._drain = there(10)
+    receiver.holds(10, received_until_mark=10)
+    first = coordinator.latest(START, 4)
+    receiver.dies()
+    receiver.holds(first_position(1) + 6, received_until_mark=10)
+    after = coordinator.latest(first, 1000)
+    assert after.ends == (first_position(1) + 6,)
+    assert coordinator.latest(after, 1000) == after
 
 
 def test_receivers_that_never_last_end_the_query(make: MakeCoordinator) -> None:

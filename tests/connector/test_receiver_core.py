@@ -36,6 +36,18 @@ def test_nothing_is_finished_before_its_batch_is_committed() -> None:
     assert core.lane.size == 0
 
 
+def test_a_source_is_used_up_while_nothing_more_can_come_before_something_is_finished() -> None:
+    nsqd = ModelNsqd()
+    core = started(nsqd, in_flight_max=5)
+    state = core.sources[nsqd.source]
+    assert not state.is_used_up
+    nsqd.publish(7)
+    run(core, nsqd, 1.0)
+    assert state.is_used_up
+    core.finish(3, 2.0)
+    assert not state.is_used_up
+
+
 def test_a_range_reads_the_same_until_it_is_finished() -> None:
     nsqd = ModelNsqd(rdy_max=100)
     core = started(nsqd)
@@ -263,6 +275,7 @@ def test_receiving_pauses_at_the_limit_of_bytes_and_goes_on() -> None:
         largest = max(largest, core.lane.size)
         if core.lane.size >= 12_000:
             assert all(client.rdy == 0 for client in nsqd.clients.values())
+            assert core.paused
         if tick % 10 == 0:
             core.finish(core.lane.end, tick * 0.25)
     # Of each connection a piece may be on its way when it is reached.
