@@ -17,7 +17,7 @@ from pyspark_nsq.connector.available_now import Drain, Intake, waiting_messages
 from pyspark_nsq.connector.beginning import Beginning
 from pyspark_nsq.connector.connection import Source
 from pyspark_nsq.connector.crews import Crew, LocalCrew, RemoteCrew
-from pyspark_nsq.connector.errors import NsqError
+from pyspark_nsq.connector.errors import DiscoveryError, NsqError
 from pyspark_nsq.connector.executors import StartPartition
 from pyspark_nsq.connector.offsets import START, Offset, first_position, incarnation_of
 from pyspark_nsq.connector.options import SourceOptions
@@ -162,6 +162,8 @@ class Coordinator:
             with self._news:
                 self._news.wait(_DRAIN_INTERVAL_S)
             end = self._latest(start, count_max)
+        if end == start:
+            self._name_unread()
         return end
 
     def _latest(self, start: Offset, count_max: int) -> Offset:
@@ -263,8 +265,16 @@ class Coordinator:
     # Trigger.AvailableNow.
 
     def prepare_drain(self) -> None:
-        """Look at what is there now."""
-        self._watcher.first_look.wait(self._options.discovery.request_timeout_s + STATS_TIMEOUT_S)
+        """Look at what is there now; ``DiscoveryError`` where nobody can say."""
+        discovery = self._options.discovery
+        # A pattern takes two questions.
+        timeout_s = 2 * discovery.request_timeout_s + STATS_TIMEOUT_S
+        if not self._watcher.first_look.wait(timeout_s) and not self._watcher.sources:
+            raise DiscoveryError(
+                discovery.lookupds[0],
+                "neither this lookupd nor another one of lookupdHttpAddresses answered, so that it is not known what "
+                "there is to read with Trigger.AvailableNow: are they running, at these addresses?",
+            )
         stats = {source: told for source, (told, _) in self._watcher.first_stats.items()}
         self._drain = Drain(stats, self._watcher.sources.keys() - stats.keys(), time.monotonic())
 
@@ -288,6 +298,14 @@ class Coordinator:
     def _is_read(self, offset: Offset) -> bool:
         """Whether nothing follows this offset in AvailableNow's run, and every FIN up to it is on its way."""
         return self._lasts is not None and (offset.session != self.session or self._is_finished(offset))
+
+    def _name_unread(self) -> None:
+        assert self._drain is not None
+        for source in self._drain.unread():
+            log.warning(
+                "nsqd %s could not be reached: what it has of topic %s was not read, and is left to the next run",
+                *(source.nsqd, source.topic),
+            )
 
     def _is_finished(self, offset: Offset) -> bool:
         """Whether the receivers have sent every FIN up to an offset."""

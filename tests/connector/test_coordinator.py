@@ -14,7 +14,7 @@ from pyspark_nsq.connector.available_now import Drain
 from pyspark_nsq.connector.connection import Source
 from pyspark_nsq.connector.coordinator import Coordinator
 from pyspark_nsq.connector.discovery import TopicStats
-from pyspark_nsq.connector.errors import NsqError
+from pyspark_nsq.connector.errors import DiscoveryError, NsqError
 from pyspark_nsq.connector.offsets import START, Offset, first_position
 from pyspark_nsq.connector.options import parse_source_options
 from pyspark_nsq.connector.schema import DEFAULT_SCHEMA
@@ -205,6 +205,28 @@ def test_available_now_reads_again_what_died_with_a_receiver(make: MakeCoordinat
     after = coordinator.latest(first, 1000)
     assert after.ends == (first_position(1) + 6,)
     assert coordinator.latest(after, 1000) == after
+
+
+def test_available_now_names_the_nsqds_that_it_did_not_reach(
+    make: MakeCoordinator, caplog: pytest.LogCaptureFixture
+) -> None:
+    coordinator, (receiver,) = make(available_now=True)
+    coordinator._drain = there(10)
+    receiver.status = pb.Status(
+        sources=[pb.SourceStatus(source=from_source(SOURCE), counters=pb.Counters(failed_connections=3))]
+    )
+    assert coordinator.latest(START, 1000) == START
+    assert "nsqd 127.0.0.1:4150 could not be reached: what it has of topic topic was not read" in caplog.text
+
+
+def test_available_now_fails_where_no_lookupd_says_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crews, "ReceiverProcess", FakeReceiver)
+    monkeypatch.setattr("pyspark_nsq.connector.coordinator.STATS_TIMEOUT_S", 0.0)
+    options = {"topic": "t", "channel": "c", "lookupdHttpAddresses": "lookupd.example:4161", "connectTimeout": "10ms"}
+    coordinator = Coordinator(parse_source_options(options), available_now=True)
+    # As the watcher does where none answers, nobody says that the first look has come.
+    with pytest.raises(DiscoveryError, match=r"lookupd\.example:4161: neither this lookupd nor another one"):
+        coordinator.prepare_drain()
 
 
 def test_receivers_that_never_last_end_the_query(make: MakeCoordinator) -> None:

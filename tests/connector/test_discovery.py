@@ -145,6 +145,12 @@ def test_topics(start_lookupd: StartLookupd) -> None:
     assert Directory(options(first, second)).topics() == {"a", "d"}
 
 
+def test_where_no_lookupd_tells_its_topics_there_is_no_answer(start_lookupd: StartLookupd) -> None:
+    directory = Directory(options(start_lookupd({})))
+    assert directory.look_up(directory.topics()) == {}
+    assert not directory.reached
+
+
 def test_names_are_escaped(start_lookupd: StartLookupd) -> None:
     lookupd = start_lookupd({})
     Directory(options(lookupd)).look_up(["t#ephemeral"])
