@@ -19,7 +19,8 @@ from pyspark_nsq.connector.handshake import ServerFacts
 from pyspark_nsq.connector.lanes import Chunk, Finished, Lane
 from pyspark_nsq.connector.ready import RDY_GRACE_S, note_use, plan_ready
 from pyspark_nsq.connector.redeliveries import delivered_again, id_column, split_ids, without_repeats
-from pyspark_nsq.connector.source_state import Limits, SourceState
+from pyspark_nsq.connector.settings import Address
+from pyspark_nsq.connector.source_state import Counts, Limits, SourceState
 from pyspark_nsq.connector.suspects import Suspects
 from pyspark_nsq.proto.arrays import Bytes, fixed_width_values, mask_array
 from pyspark_nsq.proto.frames import MESSAGE_ID_SIZE
@@ -31,7 +32,7 @@ TICK_S: Final = 0.25
 # Where maxInFlightBytes stopped it, receiving goes on below this part of it.
 _RESUME_PART: Final = 0.75
 _FORGET_MARGIN_S: Final = 60.0
-# How long the counters of a source that is gone can be seen.
+# How long a source that is gone is remembered.
 _GONE_S: Final = 60.0
 
 
@@ -48,6 +49,8 @@ class ReceiverCore:
         self.share_number = 0
         self.charge = 0
         self.sources: dict[Source, SourceState] = {}
+        # What sources that are forgotten have counted.
+        self.past: dict[Address, Counts] = {}
         self._limits = limits
         # It holds as many bytes as it may.
         self.paused = False
@@ -403,6 +406,7 @@ class ReceiverCore:
             is_gone = not (state.assigned or state.opening or state.connections or state.source in in_lane)
             if is_gone and now - state.lost_at > _GONE_S:
                 del self.sources[state.source]
+                self.past.setdefault(state.source.nsqd, Counts()).add(state.counts)
 
     # The end.
 

@@ -6,7 +6,8 @@ from typing import Any, Final
 
 from pyspark_nsq.connector.connection import Source
 from pyspark_nsq.connector.offsets import Offset
-from pyspark_nsq.connector.wire import to_source
+from pyspark_nsq.connector.settings import Address
+from pyspark_nsq.connector.wire import from_source, to_source
 from pyspark_nsq.proto import receiver_pb2 as pb
 
 COUNTERS: Final = tuple(pb.Counters.DESCRIPTOR.fields_by_name)
@@ -49,14 +50,15 @@ class Report:
 
 
 def merge(statuses: Iterable[pb.Status]) -> pb.Status:
-    """One that counts as much as all of them."""
+    """One that counts as much as all of them, for each nsqd."""
     merged = pb.Status()
-    sources: dict[Source, pb.SourceStatus] = {}
+    nsqds: dict[Address, pb.SourceStatus] = {}
     for status in statuses:
         merged.lost += status.lost
         for each in status.sources:
-            known = sources.setdefault(to_source(each.source), pb.SourceStatus(source=each.source))
+            nsqd = to_source(each.source).nsqd
+            known = nsqds.setdefault(nsqd, pb.SourceStatus(source=from_source(Source("", nsqd))))
             for name in COUNTERS:
                 setattr(known.counters, name, getattr(known.counters, name) + getattr(each.counters, name))
-    merged.sources.extend(sources.values())
+    merged.sources.extend(nsqds.values())
     return merged

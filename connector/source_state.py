@@ -1,6 +1,6 @@
 """What a receiver knows of each source: a topic on an nsqd."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from pyspark_nsq.connector.connection import Connection, Source
 from pyspark_nsq.connector.redeliveries import Redeliveries
@@ -34,6 +34,10 @@ class Counts:
     dropped: int = 0
     dead_lettered: int = 0
     failed_connections: int = 0
+
+    def add(self, other: "Counts") -> None:
+        for each in fields(self):
+            setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
 
 
 @dataclass

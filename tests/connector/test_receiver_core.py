@@ -9,6 +9,8 @@ from model_nsqd import ModelNsqd, connection_of, ids, limits, lose, run, started
 
 from pyspark_nsq.connector.lanes import FinishedError
 from pyspark_nsq.connector.receiver_core import ReceiverCore
+from pyspark_nsq.connector.receiver_service import StatusBoard
+from pyspark_nsq.connector.report import Report
 
 
 def expect_each_once(core: ReceiverCore, nsqd: ModelNsqd, published: list[bytes], now: float) -> None:
@@ -319,6 +321,29 @@ def test_a_source_that_is_gone_is_not_connected_again() -> None:
     lose(core, nsqd, connection_of(nsqd), 2.0)
     run(core, nsqd, 3.0, 100.0)
     assert not nsqd.clients
+    assert not core.sources
+
+
+def test_counters_never_fall_also_when_sources_are_gone() -> None:
+    nsqd = ModelNsqd()
+    core = started(nsqd)
+    board = StatusBoard(sources_interval_s=0.0)
+    totals = []
+    for now in (1.0, 100.0, 200.0):
+        core.assign([nsqd.source])
+        nsqd.publish(5)
+        run(core, nsqd, now)
+        core.finish(core.lane.end, now)
+        core.assign([])
+        run(core, nsqd, now + 1)
+        lose(core, nsqd, connection_of(nsqd), now + 2)
+        for later in (now + 2, now + 70):
+            run(core, nsqd, later)
+            board.changed(core, later)
+            report = Report(backlog=0, lost=0)
+            report.add([board.wait(-1, 0)[1]])
+            totals.append(report.nsqds[str(nsqd.source.nsqd)]["finished"])
+    assert totals == [5, 5, 10, 10, 15, 15]
     assert not core.sources
 
 
