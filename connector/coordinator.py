@@ -218,6 +218,8 @@ class Coordinator:
         minimum = self._options.messages_per_trigger_min
         if minimum is None or count >= minimum or self._mark_ns is not None:
             return True
+        if any(status.full for status in self._statuses()):
+            return True
         now = time.monotonic()
         if self._waiting_since is None:
             self._waiting_since = now

@@ -17,7 +17,7 @@ import pyarrow as pa
 from pyspark_nsq.connector.connection import Connection, Failed, Ids, Source
 from pyspark_nsq.connector.handshake import ServerFacts
 from pyspark_nsq.connector.lanes import Chunk, Finished, Lane
-from pyspark_nsq.connector.ready import RDY_GRACE_S, note_use, plan_ready
+from pyspark_nsq.connector.ready import RDY_GRACE_S, is_stuck, note_use, plan_ready
 from pyspark_nsq.connector.redeliveries import delivered_again, id_column, split_ids, without_repeats
 from pyspark_nsq.connector.settings import Address
 from pyspark_nsq.connector.source_state import Counts, Limits, SourceState
@@ -54,6 +54,8 @@ class ReceiverCore:
         self._limits = limits
         # It holds as many bytes as it may.
         self.paused = False
+        # For that reason, or as windows are used up, it would be in vain to wait for many more messages.
+        self.full = False
         self._plan_due = 0.0
 
     # Connections.
@@ -395,6 +397,7 @@ class ReceiverCore:
         self.paused = self._size >= self._limits.bytes_max * (_RESUME_PART if self.paused else 1)
         self._forget(now)
         plan_ready(self.sources.values(), self._limits.in_flight_max, self.paused, now)
+        self.full = is_stuck(self.sources.values(), now) or self.paused
         self.charge = sum(c.charge(now) for state in self.sources.values() for c in state.connections)
 
     def _forget(self, now: float) -> None:

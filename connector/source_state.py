@@ -61,6 +61,7 @@ class SourceState:
     retry_at: float = 0.0
     subscribed_at: float = 0.0
     busy_until: float = 0.0
+    used_up_since: float | None = None
     # Where sources take turns: since when it has one, and when its last one ended.
     turn_since: float | None = None
     turn_ended_at: float = 0.0

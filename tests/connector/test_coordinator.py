@@ -161,6 +161,15 @@ def test_a_batch_waits_for_the_minimum_but_not_for_ever(make: MakeCoordinator) -
     assert coordinator.latest(end, 1000).ends == (13,)
 
 
+def test_a_batch_does_not_wait_for_the_minimum_where_a_receiver_is_full(make: MakeCoordinator) -> None:
+    coordinator, receivers = make(minMessagesPerTrigger="10", receivers="2")
+    receivers[0].status = pb.Status(end=3)
+    receivers[1].status = pb.Status(end=4, full=True)
+    assert coordinator.latest(START, 1000).ends == (3, 4)
+    receivers[1].status = pb.Status(end=4)
+    assert coordinator.latest(START, 1000) == START
+
+
 def there(count: int) -> Drain:
     """So many messages waited when Trigger.AvailableNow's run began."""
     return Drain({SOURCE: TopicStats(count, None)}, set(), 0.0)
