@@ -67,8 +67,7 @@ class Coordinator:
         self._waiting_since: float | None = None
         self._lost = 0
         self._dealt: dict[Source, list[int]] = {}
-        self._report: dict[str, Any] = {}
-        self._report_at = -_REPORT_INTERVAL_S
+        self._in_use: set[int] = set()
         interval_s = _DRAIN_INTERVAL_S if available_now else _STATS_INTERVAL_S
         self._watcher = Watcher(options, interval_s, self._sources_changed, self._wake, asks_first=available_now)
         self._crew = self._make_crew()
@@ -77,10 +76,12 @@ class Coordinator:
         self._holders: dict[Source, set[int]] = {}
         self._dealing = threading.Lock()
         self._arbiter = Arbiter(lambda: self._receivers, self._token, options.receivers.tls)
+        self._count()
 
     def start(self) -> None:
         self._crew.start()
         self._watcher.start()
+        threading.Thread(target=self._keep_counting, name="counting", daemon=True).start()
         if self._options.receivers.count != 1:
             self._arbiter.start()
 
@@ -125,6 +126,7 @@ class Coordinator:
         with self._dealing:
             live = self._crew.live
             dealt = self._dealt = deal(sources, live, self._dealt)
+            self._in_use = {index for indexes in dealt.values() for index in indexes}
             for source in dealt:
                 self._holders.setdefault(source, set()).update(dealt[source])
             shared = [source for source in dealt if len(self._holders[source]) > 1]
@@ -151,7 +153,7 @@ class Coordinator:
     def _log_commit(self, offset: Offset) -> None:
         before = self._starts(self._committed or START)
         parts = map(available, before, offset.ends)
-        log.info("a batch of %d messages is committed; %s", sum(part.end - part.first for part in parts), self._look())
+        log.info("a batch of %d messages is committed; %s", sum(part.end - part.first for part in parts), self._counted)
 
     def latest(self, start: Offset, count_max: int) -> Offset:
         """The end of the next batch, or ``start`` where there is none; in AvailableNow's run that ends the query."""
@@ -198,11 +200,10 @@ class Coordinator:
     def _check_receivers(self) -> None:
         if failure := self._crew.failure:
             raise failure
-        in_use = {index for dealt in self._dealt.values() for index in dealt}
         refusals = [
             receiver.status.refusal if receiver.status and not receiver.incarnation else ""
             for index, receiver in enumerate(self._receivers)
-            if index in in_use
+            if index in self._in_use
         ]
         if refusals and all(refusals):
             raise RefusalError(refusals[0])
@@ -325,12 +326,18 @@ class Coordinator:
 
     def report(self) -> dict[str, Any]:
         """The newest offset with backlog and counters: what ``StreamingQueryProgress`` shows as ``latestOffset``."""
-        now = time.monotonic()
-        if now - self._report_at >= _REPORT_INTERVAL_S:
-            self._report_at = now
-            ends = tuple(status.end if (status := receiver.status) else 0 for receiver in self._receivers)
-            self._report = self._look().to_json(Offset(self.session, ends))
         return self._report
+
+    def _keep_counting(self) -> None:
+        """Runs in a thread of its own: with thousands of topics it takes longer than Spark's calls may."""
+        while True:
+            self._count()
+            time.sleep(_REPORT_INTERVAL_S)
+
+    def _count(self) -> None:
+        ends = tuple(status.end if (status := receiver.status) else 0 for receiver in self._receivers)
+        self._counted = self._look()
+        self._report = self._counted.to_json(Offset(self.session, ends))
 
     def _look(self) -> Report:
         report = Report(self.backlog(), self._lost + self._crew.lost)

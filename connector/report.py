@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any, Final
 
 from pyspark_nsq.connector.connection import Source
@@ -11,6 +12,7 @@ from pyspark_nsq.connector.wire import from_source, to_source
 from pyspark_nsq.proto import receiver_pb2 as pb
 
 COUNTERS: Final = tuple(pb.Counters.DESCRIPTOR.fields_by_name)
+_counts: Final = attrgetter(*COUNTERS)
 
 
 @dataclass
@@ -25,14 +27,18 @@ class Report:
 
     def add(self, statuses: Iterable[pb.Status]) -> None:
         """Count what receivers, or those before them, said."""
+        counted: dict[tuple[str, int], list[tuple[int, ...]]] = {}
         for status in statuses:
             self.lost += status.lost
-            for source in status.sources:
-                counts = self.nsqds.setdefault(str(to_source(source.source).nsqd), dict.fromkeys(COUNTERS, 0))
-                for name in COUNTERS:
-                    count = getattr(source.counters, name)
-                    counts[name] += count
-                    self.totals[name] += count
+            for each in status.sources:
+                source = each.source
+                counted.setdefault((source.host, source.port), []).append(_counts(each.counters))
+        for nsqd, rows in counted.items():
+            counts = self.nsqds.setdefault(str(Address(*nsqd)), dict.fromkeys(COUNTERS, 0))
+            for name, column in zip(COUNTERS, zip(*rows, strict=True), strict=True):
+                count = sum(column)
+                counts[name] += count
+                self.totals[name] += count
 
     def to_json(self, offset: Offset) -> dict[str, Any]:
         """Spark shows it as the latest offset, so it begins as one."""

@@ -1,5 +1,6 @@
 """Offsets in, batches out: the coordinator and the reader above it, with receivers that only say what they hold."""
 
+import logging
 import pickle
 import signal
 import time
@@ -17,6 +18,7 @@ from pyspark_nsq.connector.discovery import TopicStats
 from pyspark_nsq.connector.errors import DiscoveryError, NsqError
 from pyspark_nsq.connector.offsets import START, Offset, first_position
 from pyspark_nsq.connector.options import parse_source_options
+from pyspark_nsq.connector.report import Report
 from pyspark_nsq.connector.schema import DEFAULT_SCHEMA
 from pyspark_nsq.connector.settings import Address
 from pyspark_nsq.connector.stream_reader import NsqStreamReader, TriggerError
@@ -129,6 +131,7 @@ def test_a_range_that_died_with_its_receiver_is_left_out_and_counted(make: MakeC
     receiver.dies()
     assert coordinator.latest(end, 1000) == end
     assert coordinator.partitions(START, end) == []
+    coordinator._count()
     assert coordinator.report()["lost"] == 100
     receiver.holds(first_position(1) + 7)
     after = coordinator.latest(end, 1000)
@@ -251,6 +254,25 @@ def test_answers_come_from_what_is_known(reader: tuple[NsqStreamReader, FakeRece
     start = source.latestOffset(source.initialOffset(), ReadMaxRows(5))
     assert start["ends"] == [5]
     assert source.reportLatestOffset() is source.reportLatestOffset()
+
+
+def test_what_spark_asks_does_not_wait_for_sums_over_all_topics(
+    reader: tuple[NsqStreamReader, FakeReceiver], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    source, receiver = reader
+    coordinator = source._coordinator
+    assert coordinator
+    limit = source.getDefaultReadLimit()
+    receiver.holds(10, counters=pb.Counters(received=10, emitted=7))
+    coordinator._count()
+    monkeypatch.setattr(Report, "add", None)
+    with caplog.at_level(logging.INFO):
+        end = source.latestOffset(source.latestOffset(source.initialOffset(), limit), limit)
+        source.commit(end)
+    assert "a batch of 10 messages is committed; backlog 0, received 10, emitted 7" in caplog.text
+    report = source.reportLatestOffset()
+    assert report
+    assert (report["ends"], report["totals"]["received"]) == ([10], 10)
 
 
 def test_a_termination_in_the_middle_of_a_stop_leaves_it_alone() -> None:
