@@ -312,6 +312,22 @@ def test_poison_is_dropped_and_counted_without_such_a_topic() -> None:
     assert core.sources[nsqd.source].counts.dropped == 1
 
 
+def test_a_restart_counts_an_attempt_of_all_that_was_in_flight() -> None:
+    """As docs/operating.md says: also of what no task has read."""
+    nsqd = ModelNsqd()
+    first = started(nsqd)
+    published = nsqd.publish(5)
+    run(first, nsqd, 1.0)
+    ids(first, 0, 1)
+    first.stop(2.0)
+    nsqd.obey(2.0)
+    nsqd.cut(connection_of(nsqd))
+    second = started(nsqd, attempts_max=1)
+    run(second, nsqd, 3.0)
+    assert nsqd.finished == Counter(published)
+    assert second.sources[nsqd.source].counts.dropped == 5
+
+
 def test_a_source_that_is_gone_is_not_connected_again() -> None:
     nsqd = ModelNsqd()
     core = started(nsqd)
