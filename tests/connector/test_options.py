@@ -99,6 +99,7 @@ def test_sizes(text: str, size: int) -> None:
         ("topic", "x" * 65, "names separated by commas"),
         ("channel", "c#ephemeral#ephemeral", "1 to 64 letters"),
         ("topicPattern", "(", "missing ), unterminated subpattern"),
+        ("topicPattern", "", "a regular expression, which has to match the whole name (it is empty)"),
         ("numPartitions", "0", "a whole number from 1 to 1024"),
         ("numPartitions", "1.0", "a whole number from 1 to 1024"),
         ("numPartitions", "9" * 5000, "a whole number from 1 to 1024"),
