@@ -36,6 +36,9 @@ def test_nothing_is_finished_before_its_batch_is_committed() -> None:
     run(core, nsqd, 4.0)
     assert nsqd.finished == Counter(published)
     assert core.lane.size == 0
+    counts = core.sources[nsqd.source].counts
+    # Again for what was read twice.
+    assert (counts.received, counts.emitted, counts.finished) == (10, 16, 10)
 
 
 def test_a_source_is_used_up_while_nothing_more_can_come_before_something_is_finished() -> None:
@@ -73,12 +76,13 @@ def test_a_slow_batch_is_touched_until_nsqd_gives_it_up_and_then_joined() -> Non
     core = started(nsqd)
     published = nsqd.publish(5)
     run(core, nsqd, *(float(now) for now in range(1, 290, 5)))
-    # Only TOUCH kept them for five minutes.
+    # Only TOUCH kept them for five minutes, each after half of a message's time-out.
     assert not nsqd.errors
     assert nsqd.in_flight() == 5
+    assert core.sources[nsqd.source].counts.touched == 9 * 5
     run(core, nsqd, *(float(now) for now in range(290, 400, 5)))
     state = core.sources[nsqd.source]
-    assert state.counts.redelivered == 5
+    assert state.counts.redelivered == state.counts.timed_out == 5
     assert ids(core, 0, core.lane.end) == published
     core.finish(5, 400.0)
     run(core, nsqd, 400.0)
@@ -161,6 +165,7 @@ def test_a_fin_that_came_too_late_is_given_again() -> None:
     core.finish(3, 2.0)
     run(core, nsqd, 3.0, 4.0)
     assert nsqd.errors == [b"FIN"] * 3
+    assert core.sources[nsqd.source].counts.timed_out == 3
     assert nsqd.finished == Counter(published)
     assert core.lane.end == 3
 
@@ -192,6 +197,7 @@ def test_a_stop_gives_everything_back_at_once_and_in_order() -> None:
     nsqd.deliver(core, 2.0)
     assert sorted(nsqd.finished) == published[:5]
     assert nsqd.requeued == published[5:]
+    assert core.sources[nsqd.source].counts.requeued == 15
     assert all(connection.closed_by_nsqd for connection in nsqd.clients)
     assert nsqd.in_flight() == 0
 
@@ -283,49 +289,6 @@ def test_receiving_pauses_at_the_limit_of_bytes_and_goes_on() -> None:
     # Of each connection a piece may be on its way when it is reached.
     assert 12_000 <= largest <= 32_000
     assert nsqd.finished == Counter(published)
-
-
-def test_poison_goes_to_the_dead_letter_topic_and_is_finished_when_it_is_there() -> None:
-    nsqd = ModelNsqd()
-    core = started(nsqd, attempts_max=2, dead_letter_topic="graveyard")
-    published = nsqd.publish(2)
-    nsqd.queue[0].attempts = 2
-    nsqd.expire(1.0)
-    core.tick(1.0)
-    nsqd.deliver(core, 1.0)
-    assert not nsqd.finished
-    run(core, nsqd, 2.0)
-    assert nsqd.published == [("graveyard", b"body of " + published[0])]
-    assert nsqd.finished == Counter(published[:1])
-    assert ids(core, 0, core.lane.end) == published[1:]
-    assert core.sources[nsqd.source].counts.dead_lettered == 1
-
-
-def test_poison_is_dropped_and_counted_without_such_a_topic() -> None:
-    nsqd = ModelNsqd()
-    core = started(nsqd, attempts_max=2)
-    published = nsqd.publish(2)
-    nsqd.queue[0].attempts = 2
-    run(core, nsqd, 1.0)
-    assert ids(core, 0, core.lane.end) == published[1:]
-    assert nsqd.finished == Counter(published[:1])
-    assert core.sources[nsqd.source].counts.dropped == 1
-
-
-def test_a_restart_counts_an_attempt_of_all_that_was_in_flight() -> None:
-    """As docs/operating.md says: also of what no task has read."""
-    nsqd = ModelNsqd()
-    first = started(nsqd)
-    published = nsqd.publish(5)
-    run(first, nsqd, 1.0)
-    ids(first, 0, 1)
-    first.stop(2.0)
-    nsqd.obey(2.0)
-    nsqd.cut(connection_of(nsqd))
-    second = started(nsqd, attempts_max=1)
-    run(second, nsqd, 3.0)
-    assert nsqd.finished == Counter(published)
-    assert second.sources[nsqd.source].counts.dropped == 5
 
 
 def test_a_source_that_is_gone_is_not_connected_again() -> None:
