@@ -60,6 +60,10 @@ class _Progress:
     stats_at: float = -1.0
 
     @property
+    def is_fresh(self) -> bool:
+        return self.stats_at > self.received_at
+
+    @property
     def has_all(self) -> bool:
         return self.there is not None and self.intake.until_mark >= self.there and not self.deferred
 
@@ -110,23 +114,29 @@ class Drain:
         return [
             source
             for source, progress in self._sources.items()
-            if not progress.intake.connections and not progress.has_all
+            if not (progress.intake.connections or progress.has_all or _is_empty(progress))
         ]
 
 
 def _is_drained(progress: _Progress) -> bool:
+    if _is_empty(progress):
+        return True
     if not progress.connected:
         return progress.intake.failures >= _FAILURES_MAX
     if progress.has_all:
         return True
-    is_fresh = progress.stats_at > progress.received_at
-    if is_fresh and waiting_messages(progress.stats) == 0 and not _worked_on(progress.stats):
-        return progress.quiet_s >= (_DEFERRED_QUIET_S if _deferred(progress.stats) else 0)
-    if is_fresh and progress.stats and orphans(progress.stats):
+    if progress.is_fresh and progress.stats and orphans(progress.stats):
         return False
     # Where messages are published all the time it is never idle. Clocks differ: some that look new may be older.
     has_enough = progress.intake.received >= (progress.there or 0)
     return progress.quiet_s >= _QUIET_S and (has_enough or progress.idle_s >= _QUIET_S)
+
+
+def _is_empty(progress: _Progress) -> bool:
+    """Whether the nsqd has said, after all that came, that nothing is left."""
+    if not progress.is_fresh or waiting_messages(progress.stats) or _worked_on(progress.stats):
+        return False
+    return not _deferred(progress.stats) or progress.stats_at - progress.received_at >= _DEFERRED_QUIET_S
 
 
 def _worked_on(stats: TopicStats | None) -> int:

@@ -78,9 +78,10 @@ def test_what_a_living_consumer_holds_is_not_waited_for() -> None:
 
 def test_messages_that_are_due_have_a_moment_to_come() -> None:
     drain = connected(stats(deferred=1))
-    drain.told(SOURCE, stats(deferred=1), 0.5)
-    assert not is_done(drain, 0, 0.6)
-    assert is_done(drain, 0, 1.1)
+    drain.told(SOURCE, stats(deferred=1), 0.9)
+    assert not is_done(drain, 0, 1.1)
+    drain.told(SOURCE, stats(deferred=1), 1.1)
+    assert is_done(drain, 0, 1.2)
 
 
 @pytest.mark.parametrize("told", [None, stats(depth=10)], ids=["no statistics", "a paused channel"])
@@ -123,6 +124,16 @@ def test_what_a_receiver_held_that_died_comes_again() -> None:
     assert not drain.is_done()
     assert not is_done(drain, 7, 21.0)
     assert is_done(drain, 10, 22.0)
+
+
+def test_it_ends_where_all_receivers_are_gone_and_an_nsqd_says_that_it_has_nothing() -> None:
+    drain = connected(stats(depth=10), received=9)
+    drain.start_again(20.0)
+    drain.told(SOURCE, stats(in_flight=1), 20.1)
+    assert not drain.is_done()
+    drain.told(SOURCE, stats(), 20.2)
+    assert drain.is_done()
+    assert not drain.unread()
 
 
 def test_an_nsqd_that_is_not_there_has_nothing_and_is_named() -> None:
