@@ -21,9 +21,9 @@ from pyspark_nsq.proto.runs import FIN, REQ, TOUCH, encode_run
 
 Ids = bytes | memoryview
 
-# So many FINs of a connection are remembered. nsqd may not have read the last of them when the connection breaks (never
-# more than the RDY it had), and one that crashes may forget some more.
-RECENT_FINS_MAX: Final = 10_000
+# So many FINs of a connection are remembered, or as many as its RDY ever was. nsqd may not have read the last of them
+# when the connection breaks (never more than the RDY it had), and one that crashes may forget some more.
+RECENT_FINS_MIN: Final = 10_000
 
 # From so many FINs at once on the messages that nsqd sends for them are worth being sent together.
 _MANY_FINS: Final = 32
@@ -165,7 +165,8 @@ class Connection:
         self._recent_fins.append(bytes(ids))
         self._recent_fin_count += len(ids) // MESSAGE_ID_SIZE
         self._unsent_fins += len(ids) // MESSAGE_ID_SIZE
-        while self._recent_fin_count - len(self._recent_fins[0]) // MESSAGE_ID_SIZE > RECENT_FINS_MAX:
+        count_min = max(RECENT_FINS_MIN, self._rdy_max)
+        while self._recent_fin_count - len(self._recent_fins[0]) // MESSAGE_ID_SIZE >= count_min:
             self._recent_fin_count -= len(self._recent_fins.popleft()) // MESSAGE_ID_SIZE
 
     def touch(self, ids: Ids) -> None:

@@ -13,16 +13,16 @@ from typing import Any, Final
 from pyspark.sql.datasource import InputPartition
 
 from pyspark_nsq.connector.arbiter import Arbiter
-from pyspark_nsq.connector.available_now import Drain, waiting_messages
+from pyspark_nsq.connector.available_now import Drain, Intake, waiting_messages
 from pyspark_nsq.connector.beginning import Beginning
 from pyspark_nsq.connector.connection import Source
 from pyspark_nsq.connector.crews import Crew, LocalCrew, RemoteCrew
-from pyspark_nsq.connector.errors import NsqError
+from pyspark_nsq.connector.errors import DiscoveryError, NsqError
 from pyspark_nsq.connector.executors import StartPartition
 from pyspark_nsq.connector.offsets import START, Offset, first_position, incarnation_of
 from pyspark_nsq.connector.options import SourceOptions
 from pyspark_nsq.connector.placement import deal
-from pyspark_nsq.connector.planning import LaneRange, available, divide, limit_ends
+from pyspark_nsq.connector.planning import LaneRange, available, cut_off, divide, limit_ends
 from pyspark_nsq.connector.report import Report
 from pyspark_nsq.connector.rows import Place, RangePartition
 from pyspark_nsq.connector.source_state import Limits
@@ -61,13 +61,15 @@ class Coordinator:
         self._token = secrets.token_hex(32)
         self._mark_ns = time.time_ns() if available_now else None
         self._drain: Drain | None = None
+        # Where AvailableNow's run ends: the lanes' ends when all had come that was there at its start.
+        self._lasts: list[int] | None = None
+        self._incarnations: list[int] = []
         self._news = threading.Condition()
         self._committed: Offset | None = None
         self._waiting_since: float | None = None
         self._lost = 0
         self._dealt: dict[Source, list[int]] = {}
-        self._report: dict[str, Any] = {}
-        self._report_at = -_REPORT_INTERVAL_S
+        self._in_use: set[int] = set()
         interval_s = _DRAIN_INTERVAL_S if available_now else _STATS_INTERVAL_S
         self._watcher = Watcher(options, interval_s, self._sources_changed, self._wake, asks_first=available_now)
         self._crew = self._make_crew()
@@ -76,10 +78,12 @@ class Coordinator:
         self._holders: dict[Source, set[int]] = {}
         self._dealing = threading.Lock()
         self._arbiter = Arbiter(lambda: self._receivers, self._token, options.receivers.tls)
+        self._count()
 
     def start(self) -> None:
         self._crew.start()
         self._watcher.start()
+        threading.Thread(target=self._keep_counting, name="counting", daemon=True).start()
         if self._options.receivers.count != 1:
             self._arbiter.start()
 
@@ -126,8 +130,9 @@ class Coordinator:
             before = self._dealt
             dealt = self._dealt = deal(sources, live, before)
             # Receivers forget sources that are gone when nothing of them is left, and topics of a pattern come and go.
-            known = dealt.keys() | before.keys() | _by_source(self._statuses()).keys()
+            known = dealt.keys() | before.keys() | _intakes(self._statuses()).keys()
             self._holders = {source: holders for source, holders in self._holders.items() if source in known}
+            self._in_use = {index for indexes in dealt.values() for index in indexes}
             for source in dealt:
                 self._holders.setdefault(source, set()).update(dealt[source])
             shared = [source for source in dealt if len(self._holders[source]) > 1]
@@ -154,17 +159,19 @@ class Coordinator:
     def _log_commit(self, offset: Offset) -> None:
         before = self._starts(self._committed or START)
         parts = map(available, before, offset.ends)
-        log.info("a batch of %d messages is committed; %s", sum(part.end - part.first for part in parts), self._look())
+        log.info("a batch of %d messages is committed; %s", sum(part.end - part.first for part in parts), self._counted)
 
     def latest(self, start: Offset, count_max: int) -> Offset:
         """The end of the next batch, or ``start`` where there is none; in AvailableNow's run that ends the query."""
         end = self._latest(start, count_max)
         if self._mark_ns is None:
             return end
-        while end == start and not self._is_drained(start):
+        while end == start and not self._is_read(start):
             with self._news:
                 self._news.wait(_DRAIN_INTERVAL_S)
             end = self._latest(start, count_max)
+        if end == start:
+            self._name_unread()
         return end
 
     def _latest(self, start: Offset, count_max: int) -> Offset:
@@ -173,16 +180,23 @@ class Coordinator:
         starts = self._starts(start)
         if round_ends is not None:
             return Offset(self.session, tuple(round_ends.get(lane, first) for lane, first in enumerate(starts)))
-        # A receiver that is being started again has nothing to offer; one that comes this moment has nothing yet.
-        ends = [
-            status.end if (status := receiver.status) else first
-            for receiver, first in zip(self._receivers, starts, strict=False)
-        ]
+        if self._drain is not None:
+            self._look_at(self._drain, starts)
+        ends = self._ends(starts)
+        if self._lasts is not None:
+            ends = cut_off(starts, ends, self._lasts)
         count = sum(part.end - part.first for part in map(available, starts, ends))
         if not count or not self._is_enough(count):
             return start
         self._waiting_since = None
         return Offset(self.session, tuple(limit_ends(starts, ends, count_max)))
+
+    def _ends(self, starts: Sequence[int]) -> list[int]:
+        """A receiver that is being started again has nothing to offer; one that comes this moment has nothing yet."""
+        return [
+            status.end if (status := receiver.status) else first
+            for receiver, first in zip(self._receivers, starts, strict=False)
+        ]
 
     def _is_waited_for(self) -> bool:
         """Whether messages wait in an nsqd; also where nobody can tell."""
@@ -192,11 +206,10 @@ class Coordinator:
     def _check_receivers(self) -> None:
         if failure := self._crew.failure:
             raise failure
-        in_use = {index for dealt in self._dealt.values() for index in dealt}
         refusals = [
             receiver.status.refusal if receiver.status and not receiver.incarnation else ""
             for index, receiver in enumerate(self._receivers)
-            if index in in_use
+            if index in self._in_use
         ]
         if refusals and all(refusals):
             raise RefusalError(refusals[0])
@@ -211,6 +224,8 @@ class Coordinator:
         """Whether so many messages make a batch, or have waited long enough."""
         minimum = self._options.messages_per_trigger_min
         if minimum is None or count >= minimum or self._mark_ns is not None:
+            return True
+        if any(status.full for status in self._statuses()):
             return True
         now = time.monotonic()
         if self._waiting_since is None:
@@ -259,27 +274,47 @@ class Coordinator:
     # Trigger.AvailableNow.
 
     def prepare_drain(self) -> None:
-        """Look at what is there now."""
-        self._watcher.first_look.wait(self._options.discovery.request_timeout_s + STATS_TIMEOUT_S)
+        """Look at what is there now; ``DiscoveryError`` where nobody can say."""
+        discovery = self._options.discovery
+        # A pattern takes two questions.
+        timeout_s = 2 * discovery.request_timeout_s + STATS_TIMEOUT_S
+        if not self._watcher.first_look.wait(timeout_s) and not self._watcher.sources:
+            raise DiscoveryError(
+                discovery.lookupds[0],
+                "neither this lookupd nor another one of lookupdHttpAddresses answered, so that it is not known what "
+                "there is to read with Trigger.AvailableNow: are they running, at these addresses?",
+            )
         stats = {source: told for source, (told, _) in self._watcher.first_stats.items()}
         self._drain = Drain(stats, self._watcher.sources.keys() - stats.keys(), time.monotonic())
 
-    def _is_drained(self, start: Offset) -> bool:
-        assert self._drain is not None
+    def _look_at(self, drain: Drain, starts: Sequence[int]) -> None:
+        """Once all has come that was there at the start, what comes after it is left to the next run."""
         now = time.monotonic()
-        if start.session == self.session and not self._is_finished(start):
-            return False
+        incarnations = [receiver.incarnation for receiver in self._receivers]
+        if self._incarnations != incarnations[: len(self._incarnations)]:
+            drain.start_again(now)
+            self._lasts = None
+        self._incarnations = incarnations
+        if self._lasts is not None:
+            return
         for source, (stats, asked_at) in self._watcher.stats.items():
-            self._drain.told(source, stats, asked_at)
-        for source, statuses in _by_source(self._statuses()).items():
-            self._drain.received(
-                source,
-                sum(status.received_until_mark for status in statuses),
-                sum(status.connections for status in statuses),
-                max(status.counters.failed_connections for status in statuses),
-                now,
+            drain.told(source, stats, asked_at)
+        for source, intake in _intakes(self._statuses()).items():
+            drain.received(source, intake, now)
+        if drain.is_done():
+            self._lasts = self._ends(starts)
+
+    def _is_read(self, offset: Offset) -> bool:
+        """Whether nothing follows this offset in AvailableNow's run, and every FIN up to it is on its way."""
+        return self._lasts is not None and (offset.session != self.session or self._is_finished(offset))
+
+    def _name_unread(self) -> None:
+        assert self._drain is not None
+        for source in self._drain.unread():
+            log.warning(
+                "nsqd %s could not be reached: what it has of topic %s was not read, and is left to the next run",
+                *(source.nsqd, source.topic),
             )
-        return self._drain.is_done(now)
 
     def _is_finished(self, offset: Offset) -> bool:
         """Whether the receivers have sent every FIN up to an offset."""
@@ -297,12 +332,18 @@ class Coordinator:
 
     def report(self) -> dict[str, Any]:
         """The newest offset with backlog and counters: what ``StreamingQueryProgress`` shows as ``latestOffset``."""
-        now = time.monotonic()
-        if now - self._report_at >= _REPORT_INTERVAL_S:
-            self._report_at = now
-            ends = tuple(status.end if (status := receiver.status) else 0 for receiver in self._receivers)
-            self._report = self._look().to_json(Offset(self.session, ends))
         return self._report
+
+    def _keep_counting(self) -> None:
+        """Runs in a thread of its own: with thousands of topics it takes longer than Spark's calls may."""
+        while True:
+            self._count()
+            time.sleep(_REPORT_INTERVAL_S)
+
+    def _count(self) -> None:
+        ends = tuple(status.end if (status := receiver.status) else 0 for receiver in self._receivers)
+        self._counted = self._look()
+        self._report = self._counted.to_json(Offset(self.session, ends))
 
     def _look(self) -> Report:
         report = Report(self.backlog(), self._lost + self._crew.lost)
@@ -316,9 +357,18 @@ class Coordinator:
         return [receiver.status for receiver in self._receivers if receiver.status]
 
 
-def _by_source(statuses: Sequence[pb.Status]) -> dict[Source, list[pb.SourceStatus]]:
+def _intakes(statuses: Sequence[pb.Status]) -> dict[Source, Intake]:
     found: dict[Source, list[pb.SourceStatus]] = {}
     for status in statuses:
         for each in status.sources:
             found.setdefault(to_source(each.source), []).append(each)
-    return found
+    return {
+        source: Intake(
+            received=sum(each.counters.received for each in told),
+            until_mark=sum(each.received_until_mark for each in told),
+            connections=sum(each.connections for each in told),
+            failures=max(each.counters.failed_connections for each in told),
+            is_full=all(each.full for each in told),
+        )
+        for source, told in found.items()
+    }

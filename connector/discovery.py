@@ -115,7 +115,8 @@ class Directory:
                 self._answers[question] = read_answer(question, answer)
             except DiscoveryError as error:
                 failures.setdefault(error.address, error)
-        self._report(list(failures.values()))
+        if questions:
+            self._report(list(failures.values()))
         return {question: self._answers[question] for question in questions if question in self._answers}
 
     def _report(self, failures: list[DiscoveryError]) -> None:

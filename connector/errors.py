@@ -34,7 +34,7 @@ class RefusedError(ConnectError):
 
 
 class SecurityError(ConnectError):
-    """TLS, a certificate, a secret or a feature that one side demands: trying again helps only after a change."""
+    """TLS, a certificate, a secret, a feature or a value that one side refuses: only a change helps, not a new try."""
 
 
 class DiscoveryError(NsqError):

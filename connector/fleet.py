@@ -163,7 +163,7 @@ class Fleet:
     def live(self) -> list[int]:
         """The lanes that receive."""
         with self._lock:
-            return [member.lane for member in self._placement.live]
+            return [member.lane for member in self._placement.receiving]
 
     def start(self) -> None:
         self._run(self._watch)

@@ -18,6 +18,12 @@ from pyspark_nsq.proto.frames import ERROR, HEARTBEAT, OK, RESPONSE, Frame
 
 # Answers are a few hundred bytes; this is what a confused or hostile peer can make us hold.
 ANSWER_SIZE_MAX: Final = 64 * 1024
+# What nsqd calls a value that it refuses in IDENTIFY, with the option that says it, its field, and nsqd's own limit.
+_REFUSABLE: Final = (
+    ("msg timeout", "msgTimeout", "msg_timeout_ms", "--max-msg-timeout"),
+    ("heartbeat interval", "heartbeatInterval", "heartbeat_interval_ms", "--max-heartbeat-interval"),
+    ("sample rate", "sampleRate", "sample_rate", ""),
+)
 
 
 @dataclass(frozen=True)
@@ -76,7 +82,7 @@ class Handshake:
         if frame == (RESPONSE, HEARTBEAT):
             return Send(commands.NOP)
         if frame.type == ERROR:
-            raise refused(self._address, frame.data)
+            raise self._named(refused(self._address, frame.data))
         if frame.type != RESPONSE:
             raise self._strange(f"a frame of type {frame.type} came before any command")
         self._frame = frame
@@ -101,6 +107,17 @@ class Handshake:
                 raise SecurityError(self._address, "demands AUTH: set option authSecret or authSecretFile")
             yield Send(commands.auth(self._auth_secret))
             self._json_answer("AUTH")
+
+    def _named(self, refusal: ConnectError) -> ConnectError:
+        """The same; where it is about a value of an option, one that says so and that another try does not help."""
+        if self.facts is None:
+            for words, option, field, limit in _REFUSABLE:
+                value = getattr(self._settings, field)
+                if f"IDENTIFY {words} (" in refusal.reason and value is not None:
+                    unit = " ms" if field.endswith("_ms") else ""
+                    remedy = f"choose another, or start nsqd with a larger {limit}" if limit else "choose another"
+                    return SecurityError(self._address, f"{refusal.reason}: option {option} is {value}{unit}; {remedy}")
+        return refusal
 
     def _json_answer(self, command: str) -> dict[str, Any]:
         try:

@@ -67,6 +67,8 @@ def _boolean(text: str) -> bool:
 
 
 def _pattern(text: str) -> re.Pattern[str]:
+    if not text:
+        raise ValueError("it is empty")
     try:
         return re.compile(text)
     except re.error as error:

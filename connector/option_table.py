@@ -184,7 +184,8 @@ OPTIONS: Final = (
         Side.SOURCE,
         integer(1, 100_000_000),
         None,
-        "How many messages a batch waits for, `maxTriggerDelay` at most.",
+        "How many messages a batch waits for, `maxTriggerDelay` at most, and no longer than more of them can come: "
+        "`maxInFlightBytes`, or an nsqd's part of `maxInFlight`, may be used up before.",
     ),
     Option(
         "maxTriggerDelay",

@@ -86,6 +86,8 @@ def parse_source_options(texts: Mapping[str, str]) -> SourceOptions:
     values = _parse(texts, Side.SOURCE)
     _check_discovery(values)
     _check_what_to_read(values)
+    _check_dead_letters(values)
+    _check_receivers(values)
     return SourceOptions(
         topics=values["topic"] or (),
         topic_pattern=values["topicPattern"],
@@ -200,10 +202,31 @@ def _check_what_to_read(values: Mapping[str, Any]) -> None:
             f"option minMessagesPerTrigger: {low} is more than maxInFlight, {values['maxInFlight']}: "
             "a batch can never hold so many"
         )
-    if values["deadLetterTopic"] and not values["maxAttempts"]:
+
+
+def _check_dead_letters(values: Mapping[str, Any]) -> None:
+    topic, pattern = values["deadLetterTopic"], values["topicPattern"]
+    if topic and not values["maxAttempts"]:
         raise OptionError("option deadLetterTopic: it is used past maxAttempts, which is not set")
-    if values["deadLetterTopic"] in (values["topic"] or ()):
-        raise OptionError(f"option deadLetterTopic: {values['deadLetterTopic']} is also a topic that is read")
+    if topic in (values["topic"] or ()):
+        raise OptionError(f"option deadLetterTopic: {topic} is also a topic that is read")
+    if topic and pattern and pattern.fullmatch(topic):
+        without = "(?!" + topic.replace(".", r"\.") + f"$)(?:{pattern.pattern})"
+        raise OptionError(
+            f"option deadLetterTopic: {topic} matches topicPattern too, so that the query would read its own dead "
+            f"letters. Give it another name, or leave it out of topicPattern, as in {without}"
+        )
+
+
+def _check_receivers(values: Mapping[str, Any]) -> None:
+    """Where their number is known, each has a share of the budget."""
+    receivers, in_flight_max = values["receivers"], values["maxInFlight"]
+    count = receivers if isinstance(receivers, int) else len(receivers or ())
+    if in_flight_max < count:
+        raise OptionError(
+            f"option maxInFlight: {in_flight_max} is less than receivers, {count}: some would never get a message. "
+            f"Set it to {count} or more, or use fewer receivers"
+        )
 
 
 def _check_how_to_publish(values: Mapping[str, Any]) -> None:

@@ -69,6 +69,11 @@ class Placement:
         """Those that work, by lane."""
         return [member for _, member in sorted(self._members.items()) if member.live]
 
+    @property
+    def receiving(self) -> list[Member]:
+        """Of these, those that get a share: sources dealt to the others would never be read."""
+        return self.live[: self._in_flight_max]
+
     def at(self, host: str) -> Member | None:
         return next((member for member in self._members.values() if member.host == host), None)
 

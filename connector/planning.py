@@ -35,6 +35,12 @@ def limit_ends(starts: Sequence[int], ends: Sequence[int], count_max: int) -> li
     return [first + count if count else start for start, first, count in zip(starts, firsts, taken, strict=True)]
 
 
+def cut_off(starts: Sequence[int], ends: Sequence[int], lasts: Sequence[int]) -> list[int]:
+    """Ends that are not past these; a lane that came later gives nothing."""
+    lasts = [*lasts, *starts[len(lasts) :]]
+    return [max(start, min(end, last)) for start, end, last in zip(starts, ends, lasts, strict=True)]
+
+
 def divide(ranges: Sequence[LaneRange], count: int) -> list[LaneRange]:
     """The ranges in about so many parts of about the same size; none is empty, every range has at least one."""
     ranges = [each for each in ranges if each.first < each.end]

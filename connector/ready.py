@@ -13,6 +13,8 @@ RDY_GRACE_S: Final = 1.0
 _BUSY_S: Final = 5.0
 # How long after that it keeps the connections that this took.
 _KEEP_S: Final = 30.0
+# A window that has been used up for so long is not about to grow: no other one shrinks, no connection is on its way.
+_STUCK_S: Final = 2.0
 # Where the sources outnumber the budget: how long one has its turn.
 _TURN_S: Final = 2.0
 
@@ -37,6 +39,19 @@ def note_use(state: SourceState, connections: Iterable[Connection], now: float) 
     """A source of which one of these connections has used half of its window is busy for a while."""
     if any(connection.rdy and connection.in_flight * 2 >= connection.rdy for connection in connections):
         state.busy_until = now + _BUSY_S
+
+
+def is_stuck(sources: Iterable[SourceState], now: float) -> bool:
+    """Whether a source waits for something to be finished: to wait for more messages would hold its own up."""
+    stuck = False
+    for state in sources:
+        if not state.is_used_up:
+            state.used_up_since = None
+        elif state.used_up_since is None:
+            state.used_up_since = now
+        else:
+            stuck = stuck or now - state.used_up_since >= _STUCK_S
+    return stuck
 
 
 def _take_turn(state: SourceState, window: int, now: float) -> None:

@@ -17,9 +17,10 @@ import pyarrow as pa
 from pyspark_nsq.connector.connection import Connection, Failed, Ids, Source
 from pyspark_nsq.connector.handshake import ServerFacts
 from pyspark_nsq.connector.lanes import Chunk, Finished, Lane
-from pyspark_nsq.connector.ready import RDY_GRACE_S, note_use, plan_ready
+from pyspark_nsq.connector.ready import RDY_GRACE_S, is_stuck, note_use, plan_ready
 from pyspark_nsq.connector.redeliveries import delivered_again, id_column, split_ids, without_repeats
-from pyspark_nsq.connector.source_state import Limits, SourceState
+from pyspark_nsq.connector.settings import Address
+from pyspark_nsq.connector.source_state import Counts, Limits, SourceState
 from pyspark_nsq.connector.suspects import Suspects
 from pyspark_nsq.proto.arrays import Bytes, fixed_width_values, mask_array
 from pyspark_nsq.proto.frames import MESSAGE_ID_SIZE
@@ -31,7 +32,7 @@ TICK_S: Final = 0.25
 # Where maxInFlightBytes stopped it, receiving goes on below this part of it.
 _RESUME_PART: Final = 0.75
 _FORGET_MARGIN_S: Final = 60.0
-# How long the counters of a source that is gone can be seen.
+# How long a source that is gone is remembered.
 _GONE_S: Final = 60.0
 
 
@@ -48,8 +49,13 @@ class ReceiverCore:
         self.share_number = 0
         self.charge = 0
         self.sources: dict[Source, SourceState] = {}
+        # What sources that are forgotten have counted.
+        self.past: dict[Address, Counts] = {}
         self._limits = limits
-        self._paused = False
+        # It holds as many bytes as it may.
+        self.paused = False
+        # For that reason, or as windows are used up, it would be in vain to wait for many more messages.
+        self.full = False
         self._plan_due = 0.0
 
     # Connections.
@@ -164,7 +170,7 @@ class ReceiverCore:
         for part in without_repeats(messages):
             self._take_in(state, connection, part, now)
         note_use(state, (connection,), now)
-        if not self._paused and self._size >= self._limits.bytes_max:
+        if not self.paused and self._size >= self._limits.bytes_max:
             # At once: the next read may bring as much again.
             self._plan(now)
 
@@ -388,9 +394,10 @@ class ReceiverCore:
     def _plan(self, now: float) -> None:
         """Decide anew how much may be in flight where."""
         self._plan_due = now + TICK_S
-        self._paused = self._size >= self._limits.bytes_max * (_RESUME_PART if self._paused else 1)
+        self.paused = self._size >= self._limits.bytes_max * (_RESUME_PART if self.paused else 1)
         self._forget(now)
-        plan_ready(self.sources.values(), self._limits.in_flight_max, self._paused, now)
+        plan_ready(self.sources.values(), self._limits.in_flight_max, self.paused, now)
+        self.full = is_stuck(self.sources.values(), now) or self.paused
         self.charge = sum(c.charge(now) for state in self.sources.values() for c in state.connections)
 
     def _forget(self, now: float) -> None:
@@ -402,6 +409,7 @@ class ReceiverCore:
             is_gone = not (state.assigned or state.opening or state.connections or state.source in in_lane)
             if is_gone and now - state.lost_at > _GONE_S:
                 del self.sources[state.source]
+                self.past.setdefault(state.source.nsqd, Counts()).add(state.counts)
 
     # The end.
 

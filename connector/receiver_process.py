@@ -18,6 +18,7 @@ from pyspark_nsq.connector.errors import NsqError
 from pyspark_nsq.connector.offsets import INCARNATION_MAX, first_position
 from pyspark_nsq.connector.receiver import Setup
 from pyspark_nsq.connector.receiver_tls import ReceiverTls
+from pyspark_nsq.connector.report import merge
 from pyspark_nsq.connector.settings import Address
 from pyspark_nsq.connector.spawning import environment
 from pyspark_nsq.connector.wire import from_source
@@ -123,7 +124,7 @@ class ReceiverProcess:
             if self._stopping:
                 return
             if self.status:
-                self.past.append(self.status)
+                self.past = [merge([*self.past, self.status])]
             self.status = None
             self.incarnation += 1
             self._count_failure(time.monotonic() - started_at, reason)

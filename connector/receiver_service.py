@@ -16,8 +16,9 @@ from pyspark_nsq.connector.offsets import POSITION_MAX
 from pyspark_nsq.connector.receiver_core import ReceiverCore
 from pyspark_nsq.connector.receiver_loop import ReceiverLoop
 from pyspark_nsq.connector.receiver_tls import ReceiverTls
+from pyspark_nsq.connector.settings import Address
 from pyspark_nsq.connector.shared_memory import memory_domain, offered
-from pyspark_nsq.connector.source_state import SourceState
+from pyspark_nsq.connector.source_state import Counts, SourceState
 from pyspark_nsq.connector.wire import from_source, to_source
 from pyspark_nsq.proto import receiver_pb2 as pb
 from pyspark_nsq.proto import receiver_pb2_grpc
@@ -55,6 +56,7 @@ class StatusBoard:
             lost=core.lost,
             suspects=len(core.suspects),
             refusal=core.refusal,
+            full=core.full,
         )
         with_sources = now - self._sources_at >= self._sources_interval_s
         if positions == self._positions and not with_sources:
@@ -62,7 +64,8 @@ class StatusBoard:
         sources = self._sources
         if with_sources:
             self._sources_at = now
-            sources = [_source_status(state) for state in core.sources.values()]
+            sources = [_source_status(state, core.paused) for state in core.sources.values()]
+            sources += [_past_status(nsqd, counts) for nsqd, counts in core.past.items()]
             if sources == self._sources and positions == self._positions:
                 return
         with self._changed:
@@ -88,15 +91,19 @@ def _parts(share: pb.Share) -> tuple[int, int, int]:
     return share.number, share.in_flight_max, share.bytes_max
 
 
-def _source_status(state: SourceState) -> pb.SourceStatus:
-    source = state.source
+def _source_status(state: SourceState, is_paused: bool) -> pb.SourceStatus:
     return pb.SourceStatus(
-        source=from_source(source),
+        source=from_source(state.source),
         connections=sum(connection.subscribed for connection in state.connections),
         in_flight=sum(connection.in_flight for connection in state.connections),
         counters=pb.Counters(**asdict(state.counts)),
         received_until_mark=state.received_until_mark,
+        full=is_paused or state.is_used_up,
     )
+
+
+def _past_status(nsqd: Address, counts: Counts) -> pb.SourceStatus:
+    return pb.SourceStatus(source=from_source(Source("", nsqd)), counters=pb.Counters(**asdict(counts)))
 
 
 class ReceiverService(receiver_pb2_grpc.ReceiverServicer):

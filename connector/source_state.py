@@ -1,6 +1,6 @@
 """What a receiver knows of each source: a topic on an nsqd."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from pyspark_nsq.connector.connection import Connection, Source
 from pyspark_nsq.connector.redeliveries import Redeliveries
@@ -35,6 +35,10 @@ class Counts:
     dead_lettered: int = 0
     failed_connections: int = 0
 
+    def add(self, other: "Counts") -> None:
+        for each in fields(self):
+            setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
+
 
 @dataclass
 class SourceState:
@@ -57,6 +61,7 @@ class SourceState:
     retry_at: float = 0.0
     subscribed_at: float = 0.0
     busy_until: float = 0.0
+    used_up_since: float | None = None
     # Where sources take turns: since when it has one, and when its last one ended.
     turn_since: float | None = None
     turn_ended_at: float = 0.0
@@ -66,3 +71,9 @@ class SourceState:
     @property
     def usable(self) -> list[Connection]:
         return [c for c in self.connections if c.subscribed and not c.closing]
+
+    @property
+    def is_used_up(self) -> bool:
+        """Whether messages are in flight, and nsqd sends no more before one of them is finished."""
+        usable = self.usable
+        return any(c.in_flight for c in usable) and all(c.in_flight >= c.rdy for c in usable)

@@ -157,7 +157,7 @@ class Stop(_message.Message):
     def __init__(self) -> None: ...
 
 class Status(_message.Message):
-    __slots__ = ("end", "finished", "held_messages", "held_bytes", "lost", "sources", "suspects", "refusal", "share", "charge", "socket")
+    __slots__ = ("end", "finished", "held_messages", "held_bytes", "lost", "sources", "suspects", "refusal", "full", "share", "charge", "socket")
     END_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
     HELD_MESSAGES_FIELD_NUMBER: _ClassVar[int]
@@ -166,6 +166,7 @@ class Status(_message.Message):
     SOURCES_FIELD_NUMBER: _ClassVar[int]
     SUSPECTS_FIELD_NUMBER: _ClassVar[int]
     REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    FULL_FIELD_NUMBER: _ClassVar[int]
     SHARE_FIELD_NUMBER: _ClassVar[int]
     CHARGE_FIELD_NUMBER: _ClassVar[int]
     SOCKET_FIELD_NUMBER: _ClassVar[int]
@@ -177,24 +178,27 @@ class Status(_message.Message):
     sources: _containers.RepeatedCompositeFieldContainer[SourceStatus]
     suspects: int
     refusal: str
+    full: bool
     share: int
     charge: int
     socket: str
-    def __init__(self, end: _Optional[int] = ..., finished: _Optional[int] = ..., held_messages: _Optional[int] = ..., held_bytes: _Optional[int] = ..., lost: _Optional[int] = ..., sources: _Optional[_Iterable[_Union[SourceStatus, _Mapping]]] = ..., suspects: _Optional[int] = ..., refusal: _Optional[str] = ..., share: _Optional[int] = ..., charge: _Optional[int] = ..., socket: _Optional[str] = ...) -> None: ...
+    def __init__(self, end: _Optional[int] = ..., finished: _Optional[int] = ..., held_messages: _Optional[int] = ..., held_bytes: _Optional[int] = ..., lost: _Optional[int] = ..., sources: _Optional[_Iterable[_Union[SourceStatus, _Mapping]]] = ..., suspects: _Optional[int] = ..., refusal: _Optional[str] = ..., full: bool = ..., share: _Optional[int] = ..., charge: _Optional[int] = ..., socket: _Optional[str] = ...) -> None: ...
 
 class SourceStatus(_message.Message):
-    __slots__ = ("source", "connections", "in_flight", "counters", "received_until_mark")
+    __slots__ = ("source", "connections", "in_flight", "counters", "received_until_mark", "full")
     SOURCE_FIELD_NUMBER: _ClassVar[int]
     CONNECTIONS_FIELD_NUMBER: _ClassVar[int]
     IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
     COUNTERS_FIELD_NUMBER: _ClassVar[int]
     RECEIVED_UNTIL_MARK_FIELD_NUMBER: _ClassVar[int]
+    FULL_FIELD_NUMBER: _ClassVar[int]
     source: Source
     connections: int
     in_flight: int
     counters: Counters
     received_until_mark: int
-    def __init__(self, source: _Optional[_Union[Source, _Mapping]] = ..., connections: _Optional[int] = ..., in_flight: _Optional[int] = ..., counters: _Optional[_Union[Counters, _Mapping]] = ..., received_until_mark: _Optional[int] = ...) -> None: ...
+    full: bool
+    def __init__(self, source: _Optional[_Union[Source, _Mapping]] = ..., connections: _Optional[int] = ..., in_flight: _Optional[int] = ..., counters: _Optional[_Union[Counters, _Mapping]] = ..., received_until_mark: _Optional[int] = ..., full: bool = ...) -> None: ...
 
 class Counters(_message.Message):
     __slots__ = ("received", "emitted", "finished", "touched", "requeued", "timed_out", "redelivered", "dropped", "dead_lettered", "failed_connections")

@@ -9,10 +9,11 @@ from pyspark_nsq.connector.option_table import Option, Side, options_of
 
 HEAD = """# Options of the source and the sink
 
-Names are case-insensitive, as everywhere in Spark. All options are checked when `load()` or `start()` is called: an
-unknown one is refused with the nearest name, a bad value with what is allowed. Durations are written like `30s` or
-`500ms`, or as a number of milliseconds; sizes like `64m`, or as a number of bytes. A secret appears in no error, log,
-offset or plan of the connector.
+Names are case-insensitive, as everywhere in Spark. All options are checked when `load()` or `save()` is called, and
+those of a streaming sink at `start()`: an unknown one is refused with the nearest name, a bad value with what is
+allowed. With `.schema(...)` Spark asks a source for nothing at `load()`, so that its options are checked when the query
+starts, and the error is the query's. Durations are written like `30s` or `500ms`, or as a number of milliseconds; sizes
+like `64m`, or as a number of bytes. A secret appears in no error, log, offset or plan of the connector.
 
 Which columns the source gives and the sink takes is told [below](#the-sources-columns).
 

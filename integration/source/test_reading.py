@@ -1,14 +1,16 @@
 """What a query gets, and what nsqd sees of it: everything once, finished when it is committed, given back at a stop."""
 
 import json
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQueryException
-from rig.daemons import Nsqd, wait_until
+from rig.daemons import Daemon, Implementation, Nsqd, wait_until
 from rig.reading import HangingBatch, Reading, numbered, wait_settled
 
 StartReading = Callable[..., Reading]
@@ -125,6 +127,25 @@ def test_a_stop_in_the_middle_of_a_batch_gives_everything_back_at_once(
 
     # Far below the message's time-out of a minute.
     wait_until(all_back, "everything back in the channel", 20)
+
+
+def test_a_stop_between_two_triggers_gives_the_last_batch_back_although_it_is_committed(
+    start_reading: StartReading, daemons: list[Daemon], tmp_path: Path, checkpoint: Path, topic: str
+) -> None:
+    """With a trigger of processing time the source learns of a commit only at the next trigger."""
+    # It is Spark's doing: one make of nsqd is enough.
+    nsqd = Nsqd(Implementation("ours", Path(sys.executable).parent), tmp_path / "nsqd")
+    daemons.append(nsqd)
+    nsqd.make_channel(topic, "c")
+    published = Counter(numbered(0, 50))
+    nsqd.publish(topic, list(published))
+    reading = start_reading(nsqd, topic=topic, trigger={"processingTime": "15 seconds"})
+    reading.wait_for(published)
+    last = max(reading.batches)
+    wait_until((checkpoint / "commits" / str(last)).exists, "a committed batch")
+    reading.stop()
+    wait_until(lambda: nsqd.connections() == 0, "no connection left")
+    assert nsqd.unfinished(topic, "c") == len(reading.batches[last])
 
 
 def test_trigger_once_is_refused(start_reading: StartReading, nsqd: Nsqd, topic: str) -> None:

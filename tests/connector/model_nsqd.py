@@ -8,12 +8,13 @@ from pyspark_nsq.connector.connection import Connection, Source
 from pyspark_nsq.connector.handshake import ServerFacts
 from pyspark_nsq.connector.receiver_core import ReceiverCore
 from pyspark_nsq.connector.settings import Address
+from pyspark_nsq.connector.source_state import Limits
+from pyspark_nsq.proto import parser
 from pyspark_nsq.proto.frames import CLOSE_WAIT, ERROR, OK, RESPONSE, encode_frame, encode_message
 from pyspark_nsq.proto.parser import (
     Close,
     CommandParser,
     Finish,
-    Limits,
     Nop,
     Publish,
     Ready,
@@ -76,7 +77,7 @@ class ModelNsqd:
 
     def connect(self, core: ReceiverCore, now: float) -> Connection:
         connection = core.connected(self.source, self.facts, now)
-        self.clients[connection] = Client(CommandParser(Limits(rdy_count_max=self.facts.max_rdy_count)), core)
+        self.clients[connection] = Client(CommandParser(parser.Limits(rdy_count_max=self.facts.max_rdy_count)), core)
         return connection
 
     def cut(self, connection: Connection) -> None:
@@ -186,3 +187,46 @@ def step(core: ReceiverCore, nsqds: Sequence[ModelNsqd], now: float) -> None:
         next(nsqd for nsqd in nsqds if nsqd.source == source).connect(core, now)
     for nsqd in nsqds:
         nsqd.exchange(core, now)
+
+
+def limits(**changes: object) -> Limits:
+    values: dict[str, object] = {
+        "channel": "channel",
+        "in_flight_max": 100,
+        "bytes_max": 2**30,
+        "frame_size_max": 2**20,
+        "attempts_max": None,
+        "dead_letter_topic": None,
+        "retry_delay_s": 0.1,
+        "retry_delay_s_max": 10.0,
+        **changes,
+    }
+    return Limits(**values)  # type: ignore[arg-type]
+
+
+def started(nsqd: ModelNsqd, **changes: object) -> ReceiverCore:
+    """A receiver with its first connection and windows."""
+    core = ReceiverCore(limits(**changes), 0)
+    core.assign([nsqd.source])
+    run(core, nsqd, 0.0)
+    return core
+
+
+def run(core: ReceiverCore, nsqd: ModelNsqd, *times: float) -> None:
+    for now in times:
+        # Twice: what is received changes what is planned.
+        step(core, [nsqd], now)
+        step(core, [nsqd], now)
+
+
+def ids(core: ReceiverCore, first: int, end: int) -> list[bytes]:
+    return [message_id for _, part in core.read(first, end) for message_id in part.column("id").to_pylist()]
+
+
+def connection_of(nsqd: ModelNsqd) -> Connection:
+    return next(iter(nsqd.clients))
+
+
+def lose(core: ReceiverCore, nsqd: ModelNsqd, connection: Connection, now: float) -> None:
+    nsqd.cut(connection)
+    core.lost_connection(connection, now)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pyspark_nsq.connector.connection import RECENT_FINS_MAX, Connection, Source
+from pyspark_nsq.connector.connection import RECENT_FINS_MIN, Connection, Source
 from pyspark_nsq.connector.errors import ConnectError, RefusedError
 from pyspark_nsq.connector.handshake import ServerFacts
 from pyspark_nsq.connector.settings import Address
@@ -81,9 +81,18 @@ def test_what_rdy_allowed_counts_until_nsqd_has_read_the_new_one() -> None:
 def test_the_memory_of_fins_is_bounded() -> None:
     one = connection()
     for _ in range(3):
-        one.finish(b"".join(b"%016d" % number for number in range(RECENT_FINS_MAX)))
+        one.finish(b"".join(b"%016d" % number for number in range(RECENT_FINS_MIN)))
     # The last of them, and what came with the first of those.
-    assert RECENT_FINS_MAX * 16 <= len(one.recent_fins()) <= 2 * RECENT_FINS_MAX * 16
+    assert RECENT_FINS_MIN * 16 <= len(one.recent_fins()) <= 2 * RECENT_FINS_MIN * 16
+
+
+def test_as_many_fins_are_remembered_as_nsqd_may_not_have_read() -> None:
+    one = connection()
+    one.set_rdy(3 * RECENT_FINS_MIN, 0.0, 1.0)
+    one.set_rdy(1, 0.0, 1.0)
+    for number in range(40):
+        one.finish(b"%016d" % number * 1000)
+    assert len(one.recent_fins()) == 3 * RECENT_FINS_MIN * 16
 
 
 def test_a_dead_letter_is_confirmed_in_the_order_of_publishing() -> None:

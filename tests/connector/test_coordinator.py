@@ -1,5 +1,6 @@
 """Offsets in, batches out: the coordinator and the reader above it, with receivers that only say what they hold."""
 
+import logging
 import pickle
 import signal
 import subprocess
@@ -12,12 +13,15 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from pyspark_nsq.connector import crews
+from pyspark_nsq.connector.available_now import Drain
 from pyspark_nsq.connector.connection import Connection, Source
 from pyspark_nsq.connector.coordinator import Coordinator
-from pyspark_nsq.connector.errors import NsqError
+from pyspark_nsq.connector.discovery import TopicStats
+from pyspark_nsq.connector.errors import DiscoveryError, NsqError
 from pyspark_nsq.connector.handshake import ServerFacts
 from pyspark_nsq.connector.offsets import START, Offset, first_position
 from pyspark_nsq.connector.options import parse_source_options
+from pyspark_nsq.connector.report import Report
 from pyspark_nsq.connector.schema import DEFAULT_SCHEMA
 from pyspark_nsq.connector.settings import Address
 from pyspark_nsq.connector.stream_reader import NsqStreamReader, TriggerError
@@ -33,6 +37,9 @@ OPTIONS = {
 }
 
 
+SOURCE = Source("topic", Address("127.0.0.1", 4150))
+
+
 class FakeReceiver:
     """Holds what a test says, and notes what it is to finish."""
 
@@ -44,8 +51,9 @@ class FakeReceiver:
         self.failure: NsqError | None = None
         self.finished: list[int] = []
 
-    def holds(self, end: int) -> None:
-        self.status = pb.Status(end=end, finished=end)
+    def holds(self, end: int, **source: Any) -> None:
+        sources = [pb.SourceStatus(source=from_source(SOURCE), connections=1, **source)] if source else []
+        self.status = pb.Status(end=end, finished=end, sources=sources)
 
     def dies(self) -> None:
         assert self.status
@@ -66,8 +74,8 @@ MakeCoordinator = Callable[..., tuple[Coordinator, list[FakeReceiver]]]
 def make(monkeypatch: pytest.MonkeyPatch) -> MakeCoordinator:
     monkeypatch.setattr(crews, "ReceiverProcess", FakeReceiver)
 
-    def made(**options: str) -> tuple[Coordinator, list[FakeReceiver]]:
-        coordinator = Coordinator(parse_source_options(OPTIONS | options), available_now=False)
+    def made(available_now: bool = False, **options: str) -> tuple[Coordinator, list[FakeReceiver]]:
+        coordinator = Coordinator(parse_source_options(OPTIONS | options), available_now)
         return coordinator, coordinator._receivers  # type: ignore[return-value]
 
     return made
@@ -130,6 +138,7 @@ def test_a_range_that_died_with_its_receiver_is_left_out_and_counted(make: MakeC
     receiver.dies()
     assert coordinator.latest(end, 1000) == end
     assert coordinator.partitions(START, end) == []
+    coordinator._count()
     assert coordinator.report()["lost"] == 100
     receiver.holds(first_position(1) + 7)
     after = coordinator.latest(end, 1000)
@@ -162,6 +171,83 @@ def test_a_batch_waits_for_the_minimum_but_not_for_ever(make: MakeCoordinator) -
     assert coordinator.latest(end, 1000).ends == (13,)
 
 
+def test_a_batch_does_not_wait_for_the_minimum_where_a_receiver_is_full(make: MakeCoordinator) -> None:
+    coordinator, receivers = make(minMessagesPerTrigger="10", receivers="2")
+    receivers[0].status = pb.Status(end=3)
+    receivers[1].status = pb.Status(end=4, full=True)
+    assert coordinator.latest(START, 1000).ends == (3, 4)
+    receivers[1].status = pb.Status(end=4)
+    assert coordinator.latest(START, 1000) == START
+
+
+def there(count: int) -> Drain:
+    """So many messages waited when Trigger.AvailableNow's run began."""
+    return Drain({SOURCE: TopicStats(count, None)}, set(), 0.0)
+
+
+def test_available_now_ends_although_messages_go_on_coming(make: MakeCoordinator) -> None:
+    coordinator, receivers = make(available_now=True, receivers="2")
+    coordinator._drain = there(15)
+    receivers[0].holds(10, received_until_mark=10)
+    receivers[1].holds(0)
+    first = coordinator.latest(START, 4)
+    assert first.ends == (4, 0)
+    receivers[0].holds(20, received_until_mark=15)
+    second = coordinator.latest(first, 1000)
+    assert second.ends == (20, 0)
+    receivers[0].holds(30, received_until_mark=15)
+    receivers[1].holds(5)
+    assert coordinator.latest(second, 1000) == second
+    # What came after the end is not read, nor finished.
+    coordinator.finish(second)
+    assert [receiver.finished for receiver in receivers] == [[20], [0]]
+
+
+def test_available_now_reads_what_it_was_to_read_in_batches_of_the_limit(make: MakeCoordinator) -> None:
+    coordinator, (receiver,) = make(available_now=True)
+    coordinator._drain = there(10)
+    receiver.holds(10, received_until_mark=10)
+    ends = [coordinator.latest(START, 4)]
+    for published in range(10, 100, 10):
+        receiver.holds(10 + published, received_until_mark=10)
+        ends.append(coordinator.latest(ends[-1], 4))
+    assert [offset.ends for offset in ends] == [(4,), (8,)] + [(10,)] * 8
+
+
+def test_available_now_reads_again_what_died_with_a_receiver(make: MakeCoordinator) -> None:
+    coordinator, (receiver,) = make(available_now=True)
+    coordinator._drain = there(10)
+    receiver.holds(10, received_until_mark=10)
+    first = coordinator.latest(START, 4)
+    receiver.dies()
+    receiver.holds(first_position(1) + 6, received_until_mark=10)
+    after = coordinator.latest(first, 1000)
+    assert after.ends == (first_position(1) + 6,)
+    assert coordinator.latest(after, 1000) == after
+
+
+def test_available_now_names_the_nsqds_that_it_did_not_reach(
+    make: MakeCoordinator, caplog: pytest.LogCaptureFixture
+) -> None:
+    coordinator, (receiver,) = make(available_now=True)
+    coordinator._drain = there(10)
+    receiver.status = pb.Status(
+        sources=[pb.SourceStatus(source=from_source(SOURCE), counters=pb.Counters(failed_connections=3))]
+    )
+    assert coordinator.latest(START, 1000) == START
+    assert "nsqd 127.0.0.1:4150 could not be reached: what it has of topic topic was not read" in caplog.text
+
+
+def test_available_now_fails_where_no_lookupd_says_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crews, "ReceiverProcess", FakeReceiver)
+    monkeypatch.setattr("pyspark_nsq.connector.coordinator.STATS_TIMEOUT_S", 0.0)
+    options = {"topic": "t", "channel": "c", "lookupdHttpAddresses": "lookupd.example:4161", "connectTimeout": "10ms"}
+    coordinator = Coordinator(parse_source_options(options), available_now=True)
+    # As the watcher does where none answers, nobody says that the first look has come.
+    with pytest.raises(DiscoveryError, match=r"lookupd\.example:4161: neither this lookupd nor another one"):
+        coordinator.prepare_drain()
+
+
 def test_receivers_that_never_last_end_the_query(make: MakeCoordinator) -> None:
     coordinator, (receiver,) = make()
     receiver.failure = NsqError("died five times")
@@ -175,6 +261,25 @@ def test_answers_come_from_what_is_known(reader: tuple[NsqStreamReader, FakeRece
     start = source.latestOffset(source.initialOffset(), ReadMaxRows(5))
     assert start["ends"] == [5]
     assert source.reportLatestOffset() is source.reportLatestOffset()
+
+
+def test_what_spark_asks_does_not_wait_for_sums_over_all_topics(
+    reader: tuple[NsqStreamReader, FakeReceiver], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    source, receiver = reader
+    coordinator = source._coordinator
+    assert coordinator
+    limit = source.getDefaultReadLimit()
+    receiver.holds(10, counters=pb.Counters(received=10, emitted=7))
+    coordinator._count()
+    monkeypatch.setattr(Report, "add", None)
+    with caplog.at_level(logging.INFO):
+        end = source.latestOffset(source.latestOffset(source.initialOffset(), limit), limit)
+        source.commit(end)
+    assert "a batch of 10 messages is committed; backlog 0, received 10, emitted 7" in caplog.text
+    report = source.reportLatestOffset()
+    assert report
+    assert (report["ends"], report["totals"]["received"]) == ([10], 10)
 
 
 def test_a_termination_in_the_middle_of_a_stop_leaves_it_alone() -> None:

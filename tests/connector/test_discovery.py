@@ -107,6 +107,12 @@ def test_topics_that_are_gone_are_forgotten(start_lookupd: StartLookupd) -> None
     assert directory.look_up(["t19"]) == {"t19": {nsqd("a")}}
 
 
+def test_where_no_lookupd_tells_its_topics_there_is_no_answer(start_lookupd: StartLookupd) -> None:
+    directory = Directory(options(start_lookupd({})))
+    assert directory.look_up(directory.topics()) == {}
+    assert not directory.reached
+
+
 def test_names_are_escaped(start_lookupd: StartLookupd) -> None:
     lookupd = start_lookupd({})
     Directory(options(lookupd)).look_up(["t#ephemeral"])

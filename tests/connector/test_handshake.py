@@ -96,6 +96,34 @@ def test_errors_say_what_may_help(error: bytes, kind: type[ConnectError], words:
 
 
 @pytest.mark.parametrize(
+    ("settings", "error", "words"),
+    [
+        (
+            ConnectionSettings(msg_timeout_ms=1_800_000),
+            b"E_BAD_BODY IDENTIFY msg timeout (1800000) is invalid",
+            r"is invalid: option msgTimeout is 1800000 ms; .* --max-msg-timeout",
+        ),
+        (
+            ConnectionSettings(heartbeat_interval_ms=60_000),
+            b"E_BAD_BODY IDENTIFY heartbeat interval (60000) is invalid",
+            r"is invalid: option heartbeatInterval is 60000 ms; .* --max-heartbeat-interval",
+        ),
+        (
+            ConnectionSettings(sample_rate=99),
+            b"E_BAD_BODY IDENTIFY sample rate (99) is invalid",
+            r"is invalid: option sampleRate is 99; choose another$",
+        ),
+    ],
+    ids=["msgTimeout", "heartbeatInterval", "sampleRate"],
+)
+def test_a_value_that_nsqd_refuses_is_named_and_not_tried_again(
+    settings: ConnectionSettings, error: bytes, words: str
+) -> None:
+    with pytest.raises(SecurityError, match=words):
+        begin(settings).receive(Frame(ERROR, error))
+
+
+@pytest.mark.parametrize(
     "frame",
     [
         OK,

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from pyspark_nsq.connector.offsets import Offset
-from pyspark_nsq.connector.report import Report
+from pyspark_nsq.connector.report import Report, merge
 from pyspark_nsq.metrics import NsqMetrics
 from pyspark_nsq.proto import receiver_pb2 as pb
 
@@ -34,6 +34,15 @@ def test_counts_of_receivers_add_up_also_of_those_that_died() -> None:
     assert fields["nsqds"]["127.0.0.1:1"]["received"] == 110
     assert list(fields)[:3] == ["version", "session", "ends"]
     assert "received 111" in str(report())
+
+
+def test_what_died_is_kept_as_one_status_that_counts_as_much() -> None:
+    died = [status(1, received=10, finished=4), status(2, lost=5, received=1), status(1, received=100)]
+    merged = merge([merge(died[:2]), died[2]])
+    assert len(merged.sources) == 2
+    found = Report(backlog=7, lost=1)
+    found.add([merged])
+    assert (found.nsqds["127.0.0.1:1"]["received"], found.totals["finished"], found.lost) == (110, 4, 6)
 
 
 def test_the_listener_keeps_the_newest_of_our_sources_only() -> None:

@@ -99,6 +99,7 @@ def test_sizes(text: str, size: int) -> None:
         ("topic", "x" * 65, "names separated by commas"),
         ("channel", "c#ephemeral#ephemeral", "1 to 64 letters"),
         ("topicPattern", "(", "missing ), unterminated subpattern"),
+        ("topicPattern", "", "a regular expression, which has to match the whole name (it is empty)"),
         ("numPartitions", "0", "a whole number from 1 to 1024"),
         ("numPartitions", "1.0", "a whole number from 1 to 1024"),
         ("numPartitions", "9" * 5000, "a whole number from 1 to 1024"),
@@ -153,6 +154,18 @@ def test_an_option_of_the_other_side_is_told_apart() -> None:
         ({"minMessagesPerTrigger": "9", "maxInFlight": "8"}, "minMessagesPerTrigger: 9 is more than maxInFlight, 8"),
         ({"deadLetterTopic": "dead"}, "deadLetterTopic: it is used past maxAttempts, which is not set"),
         ({"deadLetterTopic": "events", "maxAttempts": "5"}, "deadLetterTopic: events is also a topic that is read"),
+        (
+            {
+                "topic": None,
+                "topicPattern": "ev.*",
+                "lookupdHttpAddresses": "h:1",
+                "deadLetterTopic": "ev-dead",
+                "maxAttempts": "5",
+            },
+            "its own dead letters. Give it another name, or leave it out of topicPattern, as in (?!ev-dead$)(?:ev.*)",
+        ),
+        ({"maxInFlight": "2", "receivers": "3"}, "maxInFlight: 2 is less than receivers, 3: some would never get"),
+        ({"maxInFlight": "1", "receivers": "a:1,b:2"}, "maxInFlight: 1 is less than receivers, 2"),
         ({"nsqdHttpAddresses": "a:1,b:2"}, "nsqdHttpAddresses: it has 2 addresses and nsqdTcpAddresses 1"),
         ({"retryDelay": "20s"}, "retryDelay: 20000ms is more than retryDelayMax"),
         ({"snappy": "true", "deflate": "true"}, "snappy and deflate: both are true"),
@@ -167,6 +180,16 @@ def test_an_option_of_the_other_side_is_told_apart() -> None:
 def test_what_does_not_go_together_at_the_source(changes: Mapping[str, str | None], words: str) -> None:
     options = {name: text for name, text in (SOURCE | dict(changes)).items() if text is not None}
     assert words in error_of(parse_source_options, options)
+
+
+def test_a_pattern_that_leaves_the_dead_letters_out_is_taken() -> None:
+    what = {"topicPattern": "(?!ev-dead$)(?:ev.*)", "deadLetterTopic": "ev-dead", "maxAttempts": "5"}
+    options = parse_source_options({"channel": "c", "lookupdHttpAddresses": "h:1", **what})
+    assert options.topic_pattern is not None
+    assert [name for name in ("ev", "ev-dead", "ev-dead2") if options.topic_pattern.fullmatch(name)] == [
+        "ev",
+        "ev-dead2",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,16 @@ def obey(placement: Placement, members: Iterable[Member], now: float) -> dict[Me
 # Lanes and leases.
 
 
+def test_where_receivers_outnumber_the_budget_those_without_a_share_get_no_sources() -> None:
+    placement = Placement(2, LEASE_S)
+    members = [join(placement, host) for host in "abc"]
+    shares = obey(placement, members, 0)
+    assert placement.receiving == [member for member in members if shares[member]]
+    assert len(placement.receiving) == 2
+    placement.leave(members[0], 1, certainly=True)
+    assert placement.receiving == members[1:]
+
+
 def test_a_receiver_takes_the_lane_of_one_that_is_gone(placement: Placement) -> None:
     first, second = join(placement, "a"), join(placement, "b")
     assert (first.lane, second.lane) == (0, 1)

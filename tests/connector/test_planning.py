@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspark_nsq.connector.offsets import first_position
-from pyspark_nsq.connector.planning import LaneRange, available, divide, limit_ends
+from pyspark_nsq.connector.planning import LaneRange, available, cut_off, divide, limit_ends
 from pyspark_nsq.connector.windows import connections_for, share_budget, split_evenly, split_window
 
 
@@ -25,6 +25,10 @@ def test_a_limit_is_used_up_and_not_passed(lanes: list[tuple[int, int]], count_m
 def test_a_limit_leaves_lanes_with_nothing_where_they_are() -> None:
     # The second lane's receiver was started again and has nothing yet: its lost range is not passed over unseen.
     assert limit_ends([10, 20], [15, first_position(1)], 3) == [13, 20]
+
+
+def test_ends_are_cut_off_and_lanes_that_came_later_give_nothing() -> None:
+    assert cut_off([5, 30, 0], [10, 40, 7], [8, 20]) == [8, 30, 0]
 
 
 @given(st.lists(st.integers(0, 1000), max_size=5), st.integers(1, 20))

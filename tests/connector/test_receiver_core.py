@@ -5,55 +5,12 @@ from collections import Counter
 from itertools import pairwise
 
 import pytest
-from model_nsqd import ModelNsqd, step
+from model_nsqd import ModelNsqd, connection_of, ids, limits, lose, run, started, step
 
-from pyspark_nsq.connector.connection import Connection
 from pyspark_nsq.connector.lanes import FinishedError
 from pyspark_nsq.connector.receiver_core import ReceiverCore
-from pyspark_nsq.connector.source_state import Limits
-
-
-def limits(**changes: object) -> Limits:
-    values: dict[str, object] = {
-        "channel": "channel",
-        "in_flight_max": 100,
-        "bytes_max": 2**30,
-        "frame_size_max": 2**20,
-        "attempts_max": None,
-        "dead_letter_topic": None,
-        "retry_delay_s": 0.1,
-        "retry_delay_s_max": 10.0,
-        **changes,
-    }
-    return Limits(**values)  # type: ignore[arg-type]
-
-
-def started(nsqd: ModelNsqd, **changes: object) -> ReceiverCore:
-    """A receiver with its first connection and windows."""
-    core = ReceiverCore(limits(**changes), 0)
-    core.assign([nsqd.source])
-    run(core, nsqd, 0.0)
-    return core
-
-
-def run(core: ReceiverCore, nsqd: ModelNsqd, *times: float) -> None:
-    for now in times:
-        # Twice: what is received changes what is planned.
-        step(core, [nsqd], now)
-        step(core, [nsqd], now)
-
-
-def ids(core: ReceiverCore, first: int, end: int) -> list[bytes]:
-    return [message_id for _, part in core.read(first, end) for message_id in part.column("id").to_pylist()]
-
-
-def connection_of(nsqd: ModelNsqd) -> Connection:
-    return next(iter(nsqd.clients))
-
-
-def lose(core: ReceiverCore, nsqd: ModelNsqd, connection: Connection, now: float) -> None:
-    nsqd.cut(connection)
-    core.lost_connection(connection, now)
+from pyspark_nsq.connector.receiver_service import StatusBoard
+from pyspark_nsq.connector.report import Report
 
 
 def expect_each_once(core: ReceiverCore, nsqd: ModelNsqd, published: list[bytes], now: float) -> None:
@@ -79,6 +36,21 @@ def test_nothing_is_finished_before_its_batch_is_committed() -> None:
     run(core, nsqd, 4.0)
     assert nsqd.finished == Counter(published)
     assert core.lane.size == 0
+    counts = core.sources[nsqd.source].counts
+    # Again for what was read twice.
+    assert (counts.received, counts.emitted, counts.finished) == (10, 16, 10)
+
+
+def test_a_source_is_used_up_while_nothing_more_can_come_before_something_is_finished() -> None:
+    nsqd = ModelNsqd()
+    core = started(nsqd, in_flight_max=5)
+    state = core.sources[nsqd.source]
+    assert not state.is_used_up
+    nsqd.publish(7)
+    run(core, nsqd, 1.0)
+    assert state.is_used_up
+    core.finish(3, 2.0)
+    assert not state.is_used_up
 
 
 def test_a_range_reads_the_same_until_it_is_finished() -> None:
@@ -104,12 +76,13 @@ def test_a_slow_batch_is_touched_until_nsqd_gives_it_up_and_then_joined() -> Non
     core = started(nsqd)
     published = nsqd.publish(5)
     run(core, nsqd, *(float(now) for now in range(1, 290, 5)))
-    # Only TOUCH kept them for five minutes.
+    # Only TOUCH kept them for five minutes, each after half of a message's time-out.
     assert not nsqd.errors
     assert nsqd.in_flight() == 5
+    assert core.sources[nsqd.source].counts.touched == 9 * 5
     run(core, nsqd, *(float(now) for now in range(290, 400, 5)))
     state = core.sources[nsqd.source]
-    assert state.counts.redelivered == 5
+    assert state.counts.redelivered == state.counts.timed_out == 5
     assert ids(core, 0, core.lane.end) == published
     core.finish(5, 400.0)
     run(core, nsqd, 400.0)
@@ -192,6 +165,7 @@ def test_a_fin_that_came_too_late_is_given_again() -> None:
     core.finish(3, 2.0)
     run(core, nsqd, 3.0, 4.0)
     assert nsqd.errors == [b"FIN"] * 3
+    assert core.sources[nsqd.source].counts.timed_out == 3
     assert nsqd.finished == Counter(published)
     assert core.lane.end == 3
 
@@ -223,6 +197,7 @@ def test_a_stop_gives_everything_back_at_once_and_in_order() -> None:
     nsqd.deliver(core, 2.0)
     assert sorted(nsqd.finished) == published[:5]
     assert nsqd.requeued == published[5:]
+    assert core.sources[nsqd.source].counts.requeued == 15
     assert all(connection.closed_by_nsqd for connection in nsqd.clients)
     assert nsqd.in_flight() == 0
 
@@ -308,38 +283,12 @@ def test_receiving_pauses_at_the_limit_of_bytes_and_goes_on() -> None:
         largest = max(largest, core.lane.size)
         if core.lane.size >= 12_000:
             assert all(client.rdy == 0 for client in nsqd.clients.values())
+            assert core.paused
         if tick % 10 == 0:
             core.finish(core.lane.end, tick * 0.25)
     # Of each connection a piece may be on its way when it is reached.
     assert 12_000 <= largest <= 32_000
     assert nsqd.finished == Counter(published)
-
-
-def test_poison_goes_to_the_dead_letter_topic_and_is_finished_when_it_is_there() -> None:
-    nsqd = ModelNsqd()
-    core = started(nsqd, attempts_max=2, dead_letter_topic="graveyard")
-    published = nsqd.publish(2)
-    nsqd.queue[0].attempts = 2
-    nsqd.expire(1.0)
-    core.tick(1.0)
-    nsqd.deliver(core, 1.0)
-    assert not nsqd.finished
-    run(core, nsqd, 2.0)
-    assert nsqd.published == [("graveyard", b"body of " + published[0])]
-    assert nsqd.finished == Counter(published[:1])
-    assert ids(core, 0, core.lane.end) == published[1:]
-    assert core.sources[nsqd.source].counts.dead_lettered == 1
-
-
-def test_poison_is_dropped_and_counted_without_such_a_topic() -> None:
-    nsqd = ModelNsqd()
-    core = started(nsqd, attempts_max=2)
-    published = nsqd.publish(2)
-    nsqd.queue[0].attempts = 2
-    run(core, nsqd, 1.0)
-    assert ids(core, 0, core.lane.end) == published[1:]
-    assert nsqd.finished == Counter(published[:1])
-    assert core.sources[nsqd.source].counts.dropped == 1
 
 
 def test_a_source_that_is_gone_is_not_connected_again() -> None:
@@ -351,6 +300,29 @@ def test_a_source_that_is_gone_is_not_connected_again() -> None:
     lose(core, nsqd, connection_of(nsqd), 2.0)
     run(core, nsqd, 3.0, 100.0)
     assert not nsqd.clients
+    assert not core.sources
+
+
+def test_counters_never_fall_also_when_sources_are_gone() -> None:
+    nsqd = ModelNsqd()
+    core = started(nsqd)
+    board = StatusBoard(sources_interval_s=0.0)
+    totals = []
+    for now in (1.0, 100.0, 200.0):
+        core.assign([nsqd.source])
+        nsqd.publish(5)
+        run(core, nsqd, now)
+        core.finish(core.lane.end, now)
+        core.assign([])
+        run(core, nsqd, now + 1)
+        lose(core, nsqd, connection_of(nsqd), now + 2)
+        for later in (now + 2, now + 70):
+            run(core, nsqd, later)
+            board.changed(core, later)
+            report = Report(backlog=0, lost=0)
+            report.add([board.wait(-1, 0)[1]])
+            totals.append(report.nsqds[str(nsqd.source.nsqd)]["finished"])
+    assert totals == [5, 5, 10, 10, 15, 15]
     assert not core.sources
 
 

@@ -1,5 +1,6 @@
 """From what a receiver sends to the rows that the query asked for."""
 
+from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import numpy as np
@@ -24,6 +25,7 @@ from pyspark_nsq.connector.rows import (
     RangePartition,
     ReadError,
     pieces_of,
+    read_range,
     received_messages,
     row_batch,
 )
@@ -92,6 +94,31 @@ def test_a_subset_in_another_order() -> None:
 
 def test_columns_that_need_nothing_of_the_message() -> None:
     assert rows("topic STRING", b"a", b"b").to_pylist() == [{"topic": "events"}] * 2
+
+
+@pytest.mark.parametrize(
+    ("schema", "columns"),
+    [
+        ("body BINARY, id STRING, timestamp TIMESTAMP, attempts INT, topic STRING, nsqd STRING", list(COLUMNS)),
+        ("nsqd STRING, attempts INT, body STRING", ["body", "attempts"]),
+        ("topic STRING", []),
+    ],
+)
+def test_what_the_query_does_not_ask_for_is_not_sent(
+    schema: str, columns: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[pb.ReadRequest] = []
+
+    class Stub:
+        def Read(self, request: pb.ReadRequest, **_: object) -> Iterator[pb.Rows]:  # noqa: N802
+            asked.append(request)
+            return iter([piece(list(request.columns), b"a", b"b")])
+
+    monkeypatch.setattr("pyspark_nsq.connector.rows._stub", lambda *_: Stub())
+    struct = struct_of(schema)
+    (batch,) = read_range(RangePartition(Place("127.0.0.1:1"), "token", 5, 7), struct, "fail")
+    assert (batch.num_rows, batch.schema.names) == (2, struct.names)
+    assert [(request.first, request.end, list(request.columns)) for request in asked] == [(5, 7, columns)]
 
 
 def test_a_body_that_is_no_text() -> None:
