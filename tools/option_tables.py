@@ -32,8 +32,8 @@ COLUMNS = """
 | `topic` | STRING | where it was published |
 | `nsqd` | STRING | host and port of the nsqd that held it |
 
-All of them without `.schema(...)`; with it those that it names, in its order. Columns that are not asked for are not fetched
-either. None is ever null but a `body` of type STRING with `invalidUtf8=null`.
+All of them without `.schema(...)`; with it those that it names, in its order. Columns that are not asked for are not
+fetched either. None is ever null but a `body` of type STRING with `invalidUtf8=null`.
 
 ```python
 clicks = (
@@ -51,12 +51,12 @@ What goes to the source's `deadLetterTopic` is the body as it was.
 
 | column | type | what it is | null |
 |---|---|---|---|
-| `body` or `value` | BINARY or STRING, which is published as UTF-8 | what is published. One of the two has to be there, and not both | is invalid, and so are no bytes at all |
+| `body` or `value` | BINARY or STRING | what is published, text as UTF-8: either, not both | is invalid, as is empty |
 | `topic` | STRING | where to. Required without the option `topic`, and ignored with it | is invalid |
-| `defer_ms` | TINYINT, SMALLINT, INT or BIGINT | after how many milliseconds nsqd delivers it, at most `maxReqTimeout` | at once, as with 0 |
+| `defer_ms` | TINYINT to BIGINT | nsqd delivers it so many ms later, at most `maxReqTimeout` | is 0 |
 
-Names are case-insensitive. Another column is refused, if `ignoreUnknownColumns` is not set. A row that is invalid fails the task,
-is left out, or is published as a letter to the `deadLetterTopic`, as `onInvalid` says.
+Names are case-insensitive. Another column is refused, if `ignoreUnknownColumns` is not set. A row that is invalid fails
+the task, is left out, or is published as a letter to the `deadLetterTopic`, as `onInvalid` says.
 
 ```python
 rows = spark.createDataFrame(
@@ -78,9 +78,9 @@ A letter is a JSON object:
 {"reason": "defer_ms is not in 0..maxReqTimeout", "size": 5, "topic": "clicks", "defer_ms": -1, "body": "bmV2ZXI="}
 ```
 
-`reason` is meant for people. `size` counts the bytes of the body, which is null where the body is. `topic` is where the row should
-have gone, or null, cut to 64 characters. `defer_ms` is 0 where the row had none. `body` is in base64; it is not there where it
-is null, or where the letter would be larger than `maxMsgSize` with it.
+`reason` is meant for people. `size` counts the bytes of the body, and is null where the body is. `topic` is where the
+row should have gone, cut to 64 characters, or null. `defer_ms` is 0 where the row had none. `body` is in base64; it is
+not there where it is null, or where the letter would be larger than `maxMsgSize` with it.
 """
 
 
