@@ -15,6 +15,7 @@ import struct
 import zlib
 from typing import Final, NamedTuple
 
+from pyspark_nsq.broker.arena import Arena
 from pyspark_nsq.broker.message_id import HEX3, HEX3_INDEX, ID_BYTES, PREFIX_BYTES, id_number
 from pyspark_nsq.proto.uniform import SIZE_FIELD_SIZE, UniformBodies
 
@@ -200,7 +201,7 @@ class Segment:
             return FLAG_UNIFORM if self.frame_size else 0, b"", self.frames
         return FLAG_PACKED, packed.head, packed.bodies
 
-    def pack(self) -> None:
+    def pack(self, arena: Arena | None = None) -> None:
         """Keep it as small as it can be at little cost: nobody is about to read it, and nothing is added any more."""
         self.sealed = True
         if self.packable and self._packed is None and 0 < self.frame_size <= PACKED_FRAME_BYTES_MAX:
@@ -208,6 +209,8 @@ class Segment:
 
             self._packed = pack(self.frames, self.count, one_timestamp=self.timestamp > 0)
             self._frames = None
+        if arena is not None and self._packed is not None:
+            self._packed = self._packed._replace(bodies=arena.keep(self._packed.bodies))
 
     def absorb(self, other: Segment) -> bool:
         """Take in the messages that follow directly, if this keeps a segment's promises and nobody reads it yet."""

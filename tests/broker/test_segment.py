@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from simulation.frames import parse
 from simulation.uniform import together
 
+from pyspark_nsq.broker.arena import Arena
 from pyspark_nsq.broker.segment import (
     MAX_ATTEMPTS,
     Segment,
@@ -110,7 +111,7 @@ def test_packed_from_the_start_is_the_same(size: int, count: int, first: int, da
     plain, other = segment_of(bodies, 7, first), packed(bodies, 7, first)
     assert (other.base, other.end, other.nbytes, other.frame_size) == (7, 7 + count, plain.nbytes, plain.frame_size)
     assert (other.prefix, other.first, other.timestamp) == (plain.prefix, plain.first, plain.timestamp)
-    other.pack()
+    other.pack(data.draw(st.sampled_from([None, Arena()])))
     index = data.draw(st.integers(0, count - 1))
     assert other.slice(index, count - index) == plain.slice(index, count - index)
     assert other.frames == plain.frames
