@@ -12,10 +12,10 @@ of one size are packed from the start, in the log as in memory: what the frames 
 from __future__ import annotations
 
 import struct
-import zlib
 from typing import Final, NamedTuple
 
 from pyspark_nsq.broker.arena import Arena
+from pyspark_nsq.broker.checksum import crc32
 from pyspark_nsq.broker.message_id import HEX3, HEX3_INDEX, ID_BYTES, PREFIX_BYTES, id_number
 from pyspark_nsq.proto.uniform import SIZE_FIELD_SIZE, UniformBodies
 
@@ -344,7 +344,7 @@ def encode_record(segment: Segment, salt: int) -> list[Buffer]:
     """
     flags, head, rest = segment.content()
     checked = _CHECKED.pack(len(head) + len(rest), segment.count, flags, segment.base, segment.due) + head
-    return [b"".join((RECORD_MAGIC, _SIZE.pack(zlib.crc32(rest, zlib.crc32(checked, salt))), checked)), rest]
+    return [b"".join((RECORD_MAGIC, _SIZE.pack(crc32(rest, crc32(checked, salt))), checked)), rest]
 
 
 class Record(NamedTuple):
@@ -365,7 +365,7 @@ class Record(NamedTuple):
 
     def intact(self, data: bytes, salt: int) -> bool:
         """Does all of it match its checksum?"""
-        return zlib.crc32(memoryview(data)[self.start + 8 : self.start + self.whole], salt) == self.crc
+        return crc32(memoryview(data)[self.start + 8 : self.start + self.whole], salt) == self.crc
 
     def _content(self, data: bytes) -> bytes:
         start = self.start + RECORD_HEADER_SIZE
@@ -414,7 +414,7 @@ def gather(data: bytes, start: int, salt: int, last: Segment, limit: int) -> tup
     """
     view = memoryview(data)
     parts: list[memoryview] = []
-    unpack, crc32 = RECORD_HEADER.unpack_from, zlib.crc32
+    unpack = RECORD_HEADER.unpack_from
     count, expected, prefix = 0, last.first + last.count, last.prefix
     room = OPEN_BYTES_MAX - last.nbytes
     end = len(data) - RECORD_HEADER_SIZE
