@@ -34,7 +34,8 @@ class Batch(Ticket):
     def __init__(self, bodies: Bodies, due: int) -> None:
         self.done = False
         self.error = None
-        self._groups: list[tuple[Bodies, int]] = [(_kept(bodies), due)]
+        # A list may be used again by the caller.
+        self._groups: list[tuple[Bodies, int]] = [(bodies[:] if isinstance(bodies, list) else bodies, due)]
         self.segments: list[Segment] = []
         self.messages = 0
         self.nbytes = 0  # of bodies
@@ -45,7 +46,7 @@ class Batch(Ticket):
         if not due and not last_due and isinstance(last, list) and isinstance(bodies, list):
             last.extend(bodies)
         else:
-            self._groups.append((_kept(bodies), due))
+            self._groups.append((bodies[:] if isinstance(bodies, list) else bodies, due))
 
     def build(self, base: int, ids: IdGenerator, now: int) -> None:
         """Make segments from message number `base` on."""
@@ -87,11 +88,6 @@ class Batch(Ticket):
             piece, piece_lengths = bodies[start:stop], lengths[start:stop]
             self.segments.append(new_segment(piece, piece_lengths, base + start, prefix, first, now, due))
             start = stop
-
-
-def _kept(bodies: Bodies) -> Bodies:
-    """The caller may use a list again."""
-    return bodies[:] if isinstance(bodies, list) else bodies
 
 
 def cut(lengths: list[int], start: int) -> int:

@@ -17,7 +17,7 @@ from typing import Final
 from pyspark_nsq.broker.files import Files
 from pyspark_nsq.broker.log_file import INDEX_EVERY, LogFile, Scan
 from pyspark_nsq.broker.open_logs import OpenLogs
-from pyspark_nsq.broker.segment import RECORD_HEADER_SIZE, Buffer, Segment, encode_record
+from pyspark_nsq.broker.segment import RECORD_HEADER_SIZE, Buffer, Segment
 
 CHUNK_MIN: Final = 64 * 1024
 CHUNK_MAX: Final = 1024 * 1024
@@ -136,7 +136,7 @@ class Log:
         salt = file.salt
         buffers: list[Buffer] = []
         for segment in segments:
-            buffers += encode_record(segment, salt)
+            buffers += segment.record(salt)
         try:
             self._files.write(handle, file.size, buffers, total)
         except OSError:

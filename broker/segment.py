@@ -109,6 +109,7 @@ class Segment:
         "_packed",
         "_parts",
         "base",
+        "content_size",
         "count",
         "due",
         "first",
@@ -141,6 +142,7 @@ class Segment:
         self.due = due  # not to be delivered before; 0: at once
         self.frame_size = frame_size  # of every frame; 0: they differ
         self.nbytes = len(frames)  # of all frames
+        self.content_size = self.nbytes  # of its record, while it is new
         self.readers = 0  # channels whose cursor has not passed it
         self.sealed = due > 0  # nothing may be added, since somebody has read it or it is of a kind of its own
         self._frames: bytes | None = frames
@@ -148,6 +150,7 @@ class Segment:
         self._packed = packed
         if packed is not None:
             self.nbytes = count * frame_size
+            self.content_size = FRAME_OVERHEAD + len(packed.bodies)
             self.sealed = True
             self._frames = None
             frames = packed.head
@@ -188,18 +191,21 @@ class Segment:
             self._frames = frames
         return frames
 
-    @property
-    def content_size(self) -> int:
-        """Of its record, as long as it is new."""
-        packed = self._packed
-        return self.nbytes if packed is None else FRAME_OVERHEAD + len(packed.bodies)
+    def record(self, salt: int) -> list[Buffer]:
+        """As it goes to the log, while it is new.
 
-    def content(self) -> tuple[int, bytes, Buffer]:
-        """The same record's flags and bytes, in two pieces of which the first is small."""
+        The salt differs from file to file and is no client's to know: no message body can pass for a record.
+        """
         packed = self._packed
         if packed is None:
-            return FLAG_UNIFORM if self.frame_size else 0, b"", self.frames
-        return FLAG_PACKED, packed.head, packed.bodies
+            checked = _CHECKED.pack(
+                self.content_size, self.count, FLAG_UNIFORM if self.frame_size else 0, self.base, self.due
+            )
+            content: Buffer = self.frames
+        else:
+            checked = _CHECKED.pack(self.content_size, self.count, FLAG_PACKED, self.base, self.due) + packed.head
+            content = packed.bodies
+        return [b"".join((RECORD_MAGIC, _SIZE.pack(crc32(content, crc32(checked, salt))), checked)), content]
 
     def pack(self, arena: Arena | None = None) -> None:
         """Keep it as small as it can be at little cost: nobody is about to read it, and nothing is added any more."""
@@ -335,16 +341,6 @@ def uniform_segment(bodies: UniformBodies, base: int, prefix: bytes, first: int,
     head = _FRAME_HEAD.pack(frame_size - 4, _FRAME_TYPE_MESSAGE, now, 1) + prefix + HEX3[first]
     packed = Packed(head, b"", bodies.messages, SIZE_FIELD_SIZE)
     return Segment(base, bodies.count, b"", frame_size, due, (prefix, first, now), packed)
-
-
-def encode_record(segment: Segment, salt: int) -> list[Buffer]:
-    """A new segment as it goes to the log.
-
-    The salt differs from file to file and is no client's to know: no message body can pass for a record.
-    """
-    flags, head, rest = segment.content()
-    checked = _CHECKED.pack(len(head) + len(rest), segment.count, flags, segment.base, segment.due) + head
-    return [b"".join((RECORD_MAGIC, _SIZE.pack(crc32(rest, crc32(checked, salt))), checked)), rest]
 
 
 class Record(NamedTuple):

@@ -37,5 +37,10 @@ def is_uniform(buffer: bytes, start: int, end: int, count: int) -> bool:
     if rest or stride <= SIZE_FIELD_SIZE:
         return False
     size = _SIZE.pack(stride - SIZE_FIELD_SIZE)
-    # A column of equal bytes for each byte of the size: a few copies, whatever the count.
-    return all(buffer[start + at : end : stride] == size[at : at + 1] * count for at in range(SIZE_FIELD_SIZE))
+    # A column of equal bytes for each byte of the size. The last one, where sizes differ most, is looked at first.
+    return (
+        buffer[start + 3 : end : stride] == size[3:] * count
+        and buffer[start + 2 : end : stride] == size[2:3] * count
+        and buffer[start + 1 : end : stride] == size[1:2] * count
+        and buffer[start:end:stride] == size[:1] * count
+    )

@@ -20,7 +20,7 @@ from pyspark_nsq.broker.flags import ExitError
 from pyspark_nsq.broker.lookupd_options import LookupdOptions
 from pyspark_nsq.broker.metadata import MetadataError
 from pyspark_nsq.broker.nsqd_options import DEPRECATED_FLAGS, NsqdOptions
-from pyspark_nsq.broker.segment import build_frame, encode_record, new_segment, uniform_segment
+from pyspark_nsq.broker.segment import build_frame, new_segment, uniform_segment
 from pyspark_nsq.proto import commands
 from pyspark_nsq.proto.frames import MESSAGE, split_frames
 from pyspark_nsq.proto.uniform import UniformBodies
@@ -127,7 +127,7 @@ def _record(text: bytes) -> bytes:
         segment = uniform_segment(uniform, place, prefix, place * 7 % 4000, _NOW, due_at)
     else:
         segment = new_segment(bodies, lengths, place, prefix, place * 7 % 4000, _NOW, due_at)
-    return b"".join(encode_record(segment, 0))
+    return b"".join(segment.record(0))
 
 
 def state(data: bytes) -> None:

@@ -12,7 +12,7 @@ from pyspark_nsq.broker import log as log_module
 from pyspark_nsq.broker import log_file
 from pyspark_nsq.broker.log import Log
 from pyspark_nsq.broker.message_id import IdGenerator
-from pyspark_nsq.broker.segment import RECORD_HEADER_SIZE, Segment, encode_record, new_segment, uniform_segment
+from pyspark_nsq.broker.segment import RECORD_HEADER_SIZE, Segment, new_segment, uniform_segment
 from pyspark_nsq.proto.uniform import UniformBodies
 
 START = 1_763_000_000_000_000_000
@@ -140,7 +140,7 @@ def test_message_that_looks_like_a_record_does_not_become_one() -> None:
     world = World(100_000)
     fake = world.segment(2)
     fake.base = 1
-    record = b"".join(encode_record(fake, 0))
+    record = b"".join(fake.record(0))
     world.append(1)
     prefix, first = world.ids.take(1, world.now)
     world.log.append([new_segment([b"1 " + record], [len(record) + 2], 1, prefix, first, world.now, 0)])

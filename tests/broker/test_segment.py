@@ -10,7 +10,6 @@ from pyspark_nsq.broker.segment import (
     MAX_ATTEMPTS,
     Segment,
     build_frame,
-    encode_record,
     new_segment,
     record_at,
     uniform_segment,
@@ -129,7 +128,7 @@ def test_records_come_back_and_any_change_shows(bodies: list[bytes], is_packed: 
     if is_packed:
         bodies = [body[:1] * 7 for body in bodies]
     segment = (packed if is_packed else segment_of)(bodies, base=12345, first=1, due=due)
-    data = b"before" + b"".join(encode_record(segment, salt)) + b"after"
+    data = b"before" + b"".join(segment.record(salt)) + b"after"
     record = record_at(data, 6)
     assert record is not None
     assert 6 + record.whole == len(data) - 5
