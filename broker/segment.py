@@ -363,28 +363,24 @@ class Record(NamedTuple):
         """Does all of it match its checksum?"""
         return crc32(memoryview(data)[self.start + 8 : self.start + self.whole], salt) == self.crc
 
-    def _content(self, data: bytes) -> bytes:
-        start = self.start + RECORD_HEADER_SIZE
-        return data[start : start + self.length]
-
     def segment(self, data: bytes) -> Segment:
         """Its content."""
-        content = self._content(data)
+        start, stop = self.start + RECORD_HEADER_SIZE, self.start + self.whole
         if not self.flags & FLAG_PACKED:
             size = self.length // self.messages if self.flags & FLAG_UNIFORM else 0
-            return Segment(self.seq, self.messages, content, size, self.due)
-        head, messages = content[:FRAME_OVERHEAD], content[FRAME_OVERHEAD:]
-        size = len(messages) // self.messages - SIZE_FIELD_SIZE + FRAME_OVERHEAD
-        packed = Packed(head, b"", messages, SIZE_FIELD_SIZE)
+            return Segment(self.seq, self.messages, data[start:stop], size, self.due)
+        body_start = start + FRAME_OVERHEAD
+        packed = Packed(data[start:body_start], b"", data[body_start:stop], SIZE_FIELD_SIZE)
+        size = (stop - body_start) // self.messages - SIZE_FIELD_SIZE + FRAME_OVERHEAD
         return Segment(self.seq, self.messages, b"", size, self.due, packed=packed)
 
     def last_id(self, data: bytes) -> int:
         """The id of its last message, as a number."""
-        content = self._content(data)
+        start = self.start + RECORD_HEADER_SIZE
         if self.flags & FLAG_PACKED:
-            return id_number(content[ID_AT:BODY_AT]) + self.messages - 1
-        at = frame_offsets(content)[-1] + ID_AT
-        return id_number(content[at : at + ID_BYTES])
+            return id_number(data[start + ID_AT : start + BODY_AT]) + self.messages - 1
+        at = start + frame_offsets(data[start : self.start + self.whole])[-1] + ID_AT
+        return id_number(data[at : at + ID_BYTES])
 
 
 def record_at(data: bytes, start: int) -> Record | None:
