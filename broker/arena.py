@@ -43,7 +43,7 @@ class Arena:
             chunk = mmap.mmap(-1, CHUNK_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         except OSError:
             return False
-        with suppress(OSError):  # a system without huge pages takes small ones
+        with suppress(OSError, AttributeError):  # a system without huge pages takes small ones
             chunk.madvise(mmap.MADV_HUGEPAGE)
         self._chunk = memoryview(chunk)
         self._used = 0
