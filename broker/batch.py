@@ -10,7 +10,11 @@ from pyspark_nsq.broker.segment import (
     SEGMENT_MESSAGES_MAX,
     Segment,
     new_segment,
+    uniform_segment,
 )
+from pyspark_nsq.proto.uniform import SIZE_FIELD_SIZE, UniformBodies
+
+Bodies = list[bytes] | UniformBodies
 
 
 class Ticket:
@@ -27,25 +31,30 @@ class Batch(Ticket):
 
     __slots__ = ("_groups", "checkpoint", "messages", "nbytes", "segments")
 
-    def __init__(self, bodies: list[bytes], due: int) -> None:
+    def __init__(self, bodies: Bodies, due: int) -> None:
         self.done = False
         self.error = None
-        self._groups: list[tuple[list[bytes], int]] = [(bodies[:], due)]
+        # A list may be used again by the caller.
+        self._groups: list[tuple[Bodies, int]] = [(bodies[:] if isinstance(bodies, list) else bodies, due)]
         self.segments: list[Segment] = []
         self.messages = 0
         self.nbytes = 0  # of bodies
         self.checkpoint: Checkpoint = (0, 0, 0, 0)  # of the log, right after this
 
-    def add(self, bodies: list[bytes], due: int) -> None:
-        groups = self._groups
-        if not due and not groups[-1][1]:
-            groups[-1][0].extend(bodies)
+    def add(self, bodies: Bodies, due: int) -> None:
+        last, last_due = self._groups[-1]
+        if not due and not last_due and isinstance(last, list) and isinstance(bodies, list):
+            last.extend(bodies)
         else:
-            groups.append((bodies[:], due))
+            self._groups.append((bodies[:] if isinstance(bodies, list) else bodies, due))
 
     def build(self, base: int, ids: IdGenerator, now: int) -> None:
         """Make segments from message number `base` on."""
         for bodies, due in self._groups:
+            if isinstance(bodies, UniformBodies):
+                self._build_uniform(bodies, base, ids, now, due)
+                base += bodies.count
+                continue
             lengths = list(map(len, bodies))
             total = sum(lengths)
             count = len(bodies)
@@ -58,6 +67,16 @@ class Batch(Ticket):
                 self._build_pieces(bodies, lengths, base, ids, now, due)
             base += count
         self._groups.clear()
+
+    def _build_uniform(self, bodies: UniformBodies, base: int, ids: IdGenerator, now: int, due: int) -> None:
+        size = bodies.stride - SIZE_FIELD_SIZE
+        count_max = min(SEGMENT_MESSAGES_MAX, max(1, SEGMENT_BYTES_MAX // (size + FRAME_OVERHEAD)))
+        self.messages += bodies.count
+        self.nbytes += bodies.count * size
+        for start in range(0, bodies.count, count_max):
+            part = bodies.part(start, start + count_max)
+            prefix, first = ids.take(part.count, now)
+            self.segments.append(uniform_segment(part, base + start, prefix, first, now, due))
 
     def _build_pieces(
         self, bodies: list[bytes], lengths: list[int], base: int, ids: IdGenerator, now: int, due: int

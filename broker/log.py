@@ -17,7 +17,7 @@ from typing import Final
 from pyspark_nsq.broker.files import Files
 from pyspark_nsq.broker.log_file import INDEX_EVERY, LogFile, Scan
 from pyspark_nsq.broker.open_logs import OpenLogs
-from pyspark_nsq.broker.segment import RECORD_HEADER_SIZE, Buffer, Segment, last_id, record_header
+from pyspark_nsq.broker.segment import RECORD_HEADER_SIZE, Buffer, Segment
 
 CHUNK_MIN: Final = 64 * 1024
 CHUNK_MAX: Final = 1024 * 1024
@@ -90,7 +90,7 @@ class Log:
                 file.end = record.seq + record.messages
                 file.note(record.seq, at)
                 intact_size = at + record.whole
-                self.last_id = max(self.last_id, last_id(record.frames(data)))
+                self.last_id = max(self.last_id, record.last_id(data))
             if intact_size < file.size:
                 self._warn(f"{file.path}: cut off {file.size - intact_size} bytes of an unfinished write at its end")
                 file.size = intact_size
@@ -131,13 +131,12 @@ class Log:
         """All of them with one write, or (OSError) none."""
         total = RECORD_HEADER_SIZE * len(segments)
         for segment in segments:
-            total += segment.nbytes
+            total += segment.content_size
         file, handle = self._writable(total)
         salt = file.salt
         buffers: list[Buffer] = []
         for segment in segments:
-            buffers.append(record_header(segment, salt))
-            buffers.append(segment.frames)
+            buffers += segment.record(salt)
         try:
             self._files.write(handle, file.size, buffers, total)
         except OSError:
@@ -147,7 +146,7 @@ class Log:
         if offset + total >= file.next_note:
             for segment in segments:
                 file.note(segment.base, offset)
-                offset += RECORD_HEADER_SIZE + segment.nbytes
+                offset += RECORD_HEADER_SIZE + segment.content_size
         file.size += total
         last = segments[-1]
         file.end = self.end = last.base + last.count

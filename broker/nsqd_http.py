@@ -17,7 +17,7 @@ from pyspark_nsq.broker.logs import Logger, parse_level
 from pyspark_nsq.broker.nsqd_metrics import metrics_page
 from pyspark_nsq.broker.nsqd_options import NsqdOptions
 from pyspark_nsq.broker.session import Session
-from pyspark_nsq.broker.topic import Ticket, Topic
+from pyspark_nsq.broker.topic import Bodies, Ticket, Topic
 from pyspark_nsq.broker.version import NSQ_VERSION
 from pyspark_nsq.proto.commands import sized
 from pyspark_nsq.proto.names import is_valid_name
@@ -178,7 +178,7 @@ class NsqdApi:
             raise HttpError(413, "MSG_TOO_BIG")
         return bodies
 
-    def _binary_bodies(self, body: bytes) -> list[bytes]:
+    def _binary_bodies(self, body: bytes) -> Bodies:
         """The body of an MPUB command; errors go by that command's codes."""
         parser = CommandParser(self._daemon.limits)
         command = next(iter(parser.feed(b"MPUB http\n" + sized(body))), None) or parser.eof()
@@ -187,7 +187,7 @@ class NsqdApi:
             raise HttpError(413, code.removeprefix("E_"))
         return command.bodies
 
-    def _publish(self, topic: Topic, bodies: list[bytes], defer_ns: int) -> str:
+    def _publish(self, topic: Topic, bodies: Bodies, defer_ns: int) -> str:
         ticket = topic.publish(bodies, self._daemon.now(), defer_ns)
         self._daemon.wait_for(ticket)
         if ticket.error is not None:

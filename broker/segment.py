@@ -3,20 +3,21 @@
     frame   size(4) type(4)=2 | timestamp(8) attempts(2) id(16) | body
     record  magic(4) crc32(4) length(4) count(2) flags(2) seq(8) due(8) | frames
 
-The frames in a record are exactly what goes to a consumer at the first delivery: reading back is slicing.
+The frames in a record are exactly what goes to a consumer at the first delivery: reading back is slicing. Large MPUBs
+of one size are packed from the start, in the log as in memory: what the frames say besides is made for who reads them.
+
+    packed  the first message's frame without its body, then each message as in the MPUB: size(4) body
 """
 
 from __future__ import annotations
 
 import struct
-import zlib
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
+from pyspark_nsq.broker.arena import Arena
+from pyspark_nsq.broker.checksum import crc32
 from pyspark_nsq.broker.message_id import HEX3, HEX3_INDEX, ID_BYTES, PREFIX_BYTES, id_number
-
-if TYPE_CHECKING:
-    # Imported when there is something to pack: numpy takes longer than all the rest of a broker's start.
-    from pyspark_nsq.broker.packing import Packed
+from pyspark_nsq.proto.uniform import SIZE_FIELD_SIZE, UniformBodies
 
 FRAME_OVERHEAD: Final = 34  # a frame's bytes besides the body
 ATTEMPTS_AT: Final = 16  # offsets within a frame
@@ -39,6 +40,7 @@ RECORD_MAGIC: Final = b"\xa7NSQ"
 RECORD_HEADER: Final = struct.Struct(">4sIIHHQQ")
 RECORD_HEADER_SIZE: Final = RECORD_HEADER.size
 FLAG_UNIFORM: Final = 1  # all frames have one size
+FLAG_PACKED: Final = 2
 _CHECKED: Final = struct.Struct(">IHHQQ")
 
 _FRAME_HEAD: Final = struct.Struct(">IIqH")
@@ -48,6 +50,15 @@ _FRAME_TYPE_MESSAGE: Final = 2
 _SIZES_KEPT: Final = 8192
 
 Buffer = bytes | memoryview
+
+
+class Packed(NamedTuple):
+    """Frames of one size without what can be computed: see `packing`."""
+
+    head: bytes  # of the first frame
+    timestamps: bytes  # of each, as in the frame; b"": all have the first's
+    bodies: Buffer  # each behind `lead` bytes that do not count
+    lead: int
 
 
 class _SizePrefixes(dict[int, bytes]):
@@ -98,6 +109,7 @@ class Segment:
         "_packed",
         "_parts",
         "base",
+        "content_size",
         "count",
         "due",
         "first",
@@ -119,18 +131,29 @@ class Segment:
         frame_size: int,
         due: int = 0,
         facts: tuple[bytes, int, int] | None = None,
+        packed: Packed | None = None,
     ) -> None:
-        """`facts` are prefix, first and timestamp where they are known; the first frame says them as well."""
+        """`facts` are prefix, first and timestamp where they are known; the first frame says them as well.
+
+        What is packed comes without frames.
+        """
         self.base = base
         self.count = count
         self.due = due  # not to be delivered before; 0: at once
         self.frame_size = frame_size  # of every frame; 0: they differ
-        self.nbytes = len(frames)
+        self.nbytes = len(frames)  # of all frames
+        self.content_size = self.nbytes  # of its record, while it is new
         self.readers = 0  # channels whose cursor has not passed it
         self.sealed = due > 0  # nothing may be added, since somebody has read it or it is of a kind of its own
         self._frames: bytes | None = frames
         self._parts: list[bytes] | None = None
-        self._packed: Packed | None = None
+        self._packed = packed
+        if packed is not None:
+            self.nbytes = count * frame_size
+            self.content_size = FRAME_OVERHEAD + len(packed.bodies)
+            self.sealed = True
+            self._frames = None
+            frames = packed.head
         self._offsets: list[int] | None = None
         self.packable = facts is not None  # all messages are new: what frames say besides the bodies is known
         if facts is not None:
@@ -168,7 +191,23 @@ class Segment:
             self._frames = frames
         return frames
 
-    def pack(self) -> None:
+    def record(self, salt: int) -> list[Buffer]:
+        """As it goes to the log, while it is new.
+
+        The salt differs from file to file and is no client's to know: no message body can pass for a record.
+        """
+        packed = self._packed
+        if packed is None:
+            checked = _CHECKED.pack(
+                self.content_size, self.count, FLAG_UNIFORM if self.frame_size else 0, self.base, self.due
+            )
+            content: Buffer = self.frames
+        else:
+            checked = _CHECKED.pack(self.content_size, self.count, FLAG_PACKED, self.base, self.due) + packed.head
+            content = packed.bodies
+        return [b"".join((RECORD_MAGIC, _SIZE.pack(crc32(content, crc32(checked, salt))), checked)), content]
+
+    def pack(self, arena: Arena | None = None) -> None:
         """Keep it as small as it can be at little cost: nobody is about to read it, and nothing is added any more."""
         self.sealed = True
         if self.packable and self._packed is None and 0 < self.frame_size <= PACKED_FRAME_BYTES_MAX:
@@ -176,6 +215,8 @@ class Segment:
 
             self._packed = pack(self.frames, self.count, one_timestamp=self.timestamp > 0)
             self._frames = None
+        if arena is not None and self._packed is not None:
+            self._packed = self._packed._replace(bodies=arena.keep(self._packed.bodies))
 
     def absorb(self, other: Segment) -> bool:
         """Take in the messages that follow directly, if this keeps a segment's promises and nobody reads it yet."""
@@ -294,21 +335,19 @@ def new_segment(
     return Segment(base, len(bodies), frames, frame_size, due, (prefix, first, now))
 
 
-def record_header(segment: Segment, salt: int) -> bytes:
-    """The header under which a segment goes to the log.
-
-    The salt differs from file to file and is no client's to know: no message body can pass for a record.
-    """
-    flags = FLAG_UNIFORM if segment.frame_size else 0
-    checked = _CHECKED.pack(segment.nbytes, segment.count, flags, segment.base, segment.due)
-    return b"".join((RECORD_MAGIC, _SIZE.pack(zlib.crc32(segment.frames, zlib.crc32(checked, salt))), checked))
+def uniform_segment(bodies: UniformBodies, base: int, prefix: bytes, first: int, now: int, due: int) -> Segment:
+    """The same of bodies that stay together."""
+    frame_size = bodies.stride - SIZE_FIELD_SIZE + FRAME_OVERHEAD
+    head = _FRAME_HEAD.pack(frame_size - 4, _FRAME_TYPE_MESSAGE, now, 1) + prefix + HEX3[first]
+    packed = Packed(head, b"", bodies.messages, SIZE_FIELD_SIZE)
+    return Segment(base, bodies.count, b"", frame_size, due, (prefix, first, now), packed)
 
 
 class Record(NamedTuple):
     """A record as it stands in a buffer."""
 
     start: int
-    length: int  # of the frames
+    length: int  # of its content
     messages: int
     flags: int
     seq: int
@@ -322,24 +361,41 @@ class Record(NamedTuple):
 
     def intact(self, data: bytes, salt: int) -> bool:
         """Does all of it match its checksum?"""
-        return zlib.crc32(memoryview(data)[self.start + 8 : self.start + self.whole], salt) == self.crc
-
-    def frames(self, data: bytes) -> bytes:
-        body = self.start + RECORD_HEADER_SIZE
-        return data[body : body + self.length]
+        return crc32(memoryview(data)[self.start + 8 : self.start + self.whole], salt) == self.crc
 
     def segment(self, data: bytes) -> Segment:
         """Its content."""
-        size = self.length // self.messages if self.flags & FLAG_UNIFORM else 0
-        return Segment(self.seq, self.messages, self.frames(data), size, self.due)
+        start, stop = self.start + RECORD_HEADER_SIZE, self.start + self.whole
+        if not self.flags & FLAG_PACKED:
+            size = self.length // self.messages if self.flags & FLAG_UNIFORM else 0
+            return Segment(self.seq, self.messages, data[start:stop], size, self.due)
+        body_start = start + FRAME_OVERHEAD
+        packed = Packed(data[start:body_start], b"", data[body_start:stop], SIZE_FIELD_SIZE)
+        size = (stop - body_start) // self.messages - SIZE_FIELD_SIZE + FRAME_OVERHEAD
+        return Segment(self.seq, self.messages, b"", size, self.due, packed=packed)
+
+    def last_id(self, data: bytes) -> int:
+        """The id of its last message, as a number."""
+        start = self.start + RECORD_HEADER_SIZE
+        if self.flags & FLAG_PACKED:
+            return id_number(data[start + ID_AT : start + BODY_AT]) + self.messages - 1
+        at = start + frame_offsets(data[start : self.start + self.whole])[-1] + ID_AT
+        return id_number(data[at : at + ID_BYTES])
 
 
 def record_at(data: bytes, start: int) -> Record | None:
     """The record whose header is at `start`; None when that is no header. Not checked: see `Record.intact`."""
     magic, crc, length, count, flags, seq, due = RECORD_HEADER.unpack_from(data, start)
-    if magic != RECORD_MAGIC or not count or length < count * FRAME_OVERHEAD or flags > FLAG_UNIFORM:
+    if magic != RECORD_MAGIC or not count or not _is_possible(length, count, flags):
         return None
     return Record(start, length, count, flags, seq, due, crc)
+
+
+def _is_possible(length: int, count: int, flags: int) -> bool:
+    """Whether so much can be the content of so many messages."""
+    if flags != FLAG_PACKED:
+        return flags <= FLAG_UNIFORM and length >= count * FRAME_OVERHEAD
+    return length > FRAME_OVERHEAD + count * SIZE_FIELD_SIZE and not (length - FRAME_OVERHEAD) % count
 
 
 def gather(data: bytes, start: int, salt: int, last: Segment, limit: int) -> tuple[list[memoryview], int, int]:
@@ -350,17 +406,18 @@ def gather(data: bytes, start: int, salt: int, last: Segment, limit: int) -> tup
     """
     view = memoryview(data)
     parts: list[memoryview] = []
-    unpack, crc32 = RECORD_HEADER.unpack_from, zlib.crc32
+    unpack = RECORD_HEADER.unpack_from
     count, expected, prefix = 0, last.first + last.count, last.prefix
     room = OPEN_BYTES_MAX - last.nbytes
     end = len(data) - RECORD_HEADER_SIZE
     while start <= end:
-        magic, crc, length, messages, _flags, seq, due = unpack(data, start)
+        magic, crc, length, messages, flags, seq, due = unpack(data, start)
         body = start + RECORD_HEADER_SIZE
         stop = body + length
         id_at = body + ID_AT
         if (
             magic != RECORD_MAGIC
+            or flags > FLAG_UNIFORM
             or due
             or seq != last.end + count
             or seq >= limit
@@ -376,9 +433,3 @@ def gather(data: bytes, start: int, salt: int, last: Segment, limit: int) -> tup
         room -= length
         start = stop
     return parts, count, start
-
-
-def last_id(frames: bytes) -> int:
-    """The id in the last frame, as a number."""
-    at = frame_offsets(frames)[-1] + ID_AT
-    return id_number(frames[at : at + ID_BYTES])

@@ -6,11 +6,14 @@ from bisect import bisect_right
 from typing import Final
 from weakref import WeakValueDictionary
 
+from pyspark_nsq.broker.arena import Arena
 from pyspark_nsq.broker.log import Log
 from pyspark_nsq.broker.segment import Segment
 
 _WARM_SEGMENTS: Final = 64
 """Segments behind the newest stay ready to send; those that wait longer are packed."""
+_ARENA_SEGMENTS: Final = 256
+"""From so many in memory on, those that are packed share large pieces of it; of fewer that would be a waste."""
 
 
 class Store:
@@ -23,6 +26,7 @@ class Store:
         self._order: list[int] = []  # ascending; may name segments that have left the tail
         self._oldest = 0  # in _order
         self._last: Segment | None = None
+        self._arena = Arena()
         self._read: WeakValueDictionary[int, Segment] = WeakValueDictionary()  # shared by channels at the same place
         self.resident = 0  # messages in memory
 
@@ -44,7 +48,7 @@ class Store:
         if len(self._order) > _WARM_SEGMENTS:
             waiting = self._tail.get(self._order[-_WARM_SEGMENTS - 1])
             if waiting is not None:
-                waiting.pack()
+                waiting.pack(self._arena if len(self._tail) >= _ARENA_SEGMENTS else None)
 
     def seal(self) -> None:
         """The set of readers changes: what is in memory takes nothing in any more."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from pyspark_nsq.broker.batch import Batch, Ticket
+from pyspark_nsq.broker.batch import Batch, Bodies, Ticket
 from pyspark_nsq.broker.channel import Channel
 from pyspark_nsq.broker.journal import ChannelState, Range
 from pyspark_nsq.broker.keeper import Keeper
@@ -14,7 +14,7 @@ from pyspark_nsq.broker.segment import Segment
 from pyspark_nsq.broker.shared import EPHEMERAL_SUFFIX, Event, Shared
 from pyspark_nsq.broker.store import Store
 
-__all__ = ["Batch", "Ticket", "Topic"]
+__all__ = ["Batch", "Bodies", "Ticket", "Topic"]
 
 
 class Topic:
@@ -72,7 +72,7 @@ class Topic:
 
     # --- publishing --------------------------------------------------------------------------------------------
 
-    def publish(self, bodies: list[bytes], now: int, defer_ns: int = 0) -> Ticket:
+    def publish(self, bodies: Bodies, now: int, defer_ns: int = 0) -> Ticket:
         """Queue bodies (each non-empty) for the next `Engine.commit`. The list may be reused by the caller.
 
         The ticket is done after that commit (after the fsync with sync_every == 1): `error` is None or why it failed

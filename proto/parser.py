@@ -12,15 +12,17 @@ from typing import Final, NamedTuple
 from pyspark_nsq.proto.frames import MESSAGE_ID_SIZE
 from pyspark_nsq.proto.names import NAME_LENGTH_MAX, decode_name, quote
 from pyspark_nsq.proto.pieces import append_piece
+from pyspark_nsq.proto.uniform import SIZE_FIELD_SIZE, UniformBodies, is_uniform
 
 # A line with its line feed; nsqd reads commands through a buffer of this size.
 LINE_SIZE_MAX: Final = 16 * 1024
 
 _SIZE = Struct(">i")
 _MPUB_OF_ONE = Struct(">iii")  # the sizes of body and message, and between them how many messages there are
-# From so many bodies on, all of one size, taking them in one step is quicker; and more are not worth a layout's memory.
+# From so many bodies on, all of one size, taking them in one step is quicker.
 _UNIFORM_COUNT_MIN = 8
-_UNIFORM_COUNT_MAX = 2048
+# And so many bytes of them stay together. Less is better taken apart: the broker joins it with what comes next.
+_TOGETHER_SIZE_MIN = 16 * 1024
 _NS_PER_MS = 1_000_000
 # A publisher repeats its line: looking it up is quicker than reading it. So many different ones are kept.
 _LINES_KEPT = 16
@@ -57,7 +59,7 @@ class Publish(NamedTuple):
 
     word: bytes
     topic: str
-    bodies: list[bytes]
+    bodies: list[bytes] | UniformBodies
     command_count: int
     defer_ms: int
 
@@ -296,7 +298,7 @@ class CommandParser:
             bodies = _split_mpub(buffer, body + _SIZE.size, end, self._limits)
         return Publish(b"MPUB", topic, bodies, 1, 0), end
 
-    def _only_message(self, buffer: bytes, body: int) -> tuple[list[bytes], int]:
+    def _only_message(self, buffer: bytes, body: int) -> tuple[list[bytes] | UniformBodies, int]:
         """The message of an MPUB that has but one, and its end. Nothing where it has more, is wrong, or not whole."""
         start = body + _MPUB_OF_ONE.size
         if start < len(buffer):
@@ -408,7 +410,7 @@ def _check_whole(buffer: bytes, end: int) -> None:
         raise _IncompleteError(end)
 
 
-def _split_mpub(buffer: bytes, start: int, end: int, limits: Limits) -> list[bytes]:
+def _split_mpub(buffer: bytes, start: int, end: int, limits: Limits) -> list[bytes] | UniformBodies:
     """The bodies of the MPUB payload that stands in the buffer from ``start`` to ``end``."""
     if start + _SIZE.size > end:
         raise _MalformedError("E_BAD_BODY", "MPUB failed to read message count")
@@ -418,10 +420,9 @@ def _split_mpub(buffer: bytes, start: int, end: int, limits: Limits) -> list[byt
     bodies: list[bytes] = []
     append, size_at, size_max = bodies.append, _SIZE.unpack_from, limits.msg_size_max
     start += _SIZE.size
-    if _UNIFORM_COUNT_MIN <= count <= _UNIFORM_COUNT_MAX and (end - start) // count - _SIZE.size <= size_max:
-        uniform = _split_uniform(buffer, start, end, count)
-        if uniform:
-            return uniform
+    may_be_uniform = count >= _UNIFORM_COUNT_MIN and (end - start) // count - _SIZE.size <= size_max
+    if may_be_uniform and is_uniform(buffer, start, end, count):
+        return _take_uniform(buffer, start, end, count)
     for index in range(count):
         body = start + 4
         if body > end:
@@ -436,20 +437,15 @@ def _split_mpub(buffer: bytes, start: int, end: int, limits: Limits) -> list[byt
     return bodies
 
 
-def _split_uniform(buffer: bytes, start: int, end: int, count: int) -> list[bytes] | None:
-    """What the loop of ``_split_mpub`` gives for bodies of one size; None where they have several, or are wrong."""
-    stride, rest = divmod(end - start, count)
-    if rest or stride <= _SIZE.size:
-        return None
-    size = _SIZE.pack(stride - _SIZE.size)
-    if any(buffer[start + at : end : stride].count(byte) != count for at, byte in enumerate(size)):
-        return None
-    return list(_uniform_layout(count, stride - _SIZE.size).unpack_from(buffer, start))
+def _take_uniform(buffer: bytes, start: int, end: int, count: int) -> list[bytes] | UniformBodies:
+    if end - start >= _TOGETHER_SIZE_MIN:
+        return UniformBodies(buffer[start:end], count)
+    return list(_uniform_layout(count, (end - start) // count - SIZE_FIELD_SIZE).unpack_from(buffer, start))
 
 
 @lru_cache(maxsize=64)
 def _uniform_layout(count: int, size: int) -> Struct:
-    return Struct(f"{_SIZE.size}x{size}s" * count)
+    return Struct(f"{SIZE_FIELD_SIZE}x{size}s" * count)
 
 
 def _mpub_message_error(index: int, size: int, size_max: int) -> _MalformedError:

@@ -20,9 +20,10 @@ from pyspark_nsq.broker.flags import ExitError
 from pyspark_nsq.broker.lookupd_options import LookupdOptions
 from pyspark_nsq.broker.metadata import MetadataError
 from pyspark_nsq.broker.nsqd_options import DEPRECATED_FLAGS, NsqdOptions
-from pyspark_nsq.broker.segment import build_frame, new_segment, record_header
+from pyspark_nsq.broker.segment import build_frame, new_segment, uniform_segment
 from pyspark_nsq.proto import commands
 from pyspark_nsq.proto.frames import MESSAGE, split_frames
+from pyspark_nsq.proto.uniform import UniformBodies
 
 _NOW = 1_700_000_000 * 10**9
 _LOG = "data/t.log/00000000000000000000-00000000.log"
@@ -114,14 +115,19 @@ def log(data: bytes) -> None:
 
 
 def _record(text: bytes) -> bytes:
-    """Four bytes say which messages they are, their number, their due time and their ids; the rest is their body."""
+    """Four bytes say which messages they are, their number, their due time and their ids; the rest is their body.
+    Half of the numbers mean that they are packed, as large MPUBs are."""
     place, count, due, kind, *body = text.ljust(4, b"\0")
-    count = count % 8 + 1
+    is_packed, count = count % 16 >= 8, count % 8 + 1
     bodies = [bytes(body) or b"x"] * count
     lengths = [len(bodies[0])] * count
-    prefix = b"135950b844%03x" % (kind % 4)
-    segment = new_segment(bodies, lengths, place, prefix, place * 7 % 4000, _NOW, _NOW + due if due else 0)
-    return record_header(segment, 0) + segment.frames
+    prefix, due_at = b"135950b844%03x" % (kind % 4), _NOW + due if due else 0
+    if is_packed:
+        uniform = UniformBodies(b"".join(map(commands.sized, bodies)), count)
+        segment = uniform_segment(uniform, place, prefix, place * 7 % 4000, _NOW, due_at)
+    else:
+        segment = new_segment(bodies, lengths, place, prefix, place * 7 % 4000, _NOW, due_at)
+    return b"".join(segment.record(0))
 
 
 def state(data: bytes) -> None:
@@ -155,7 +161,7 @@ _GO_RECORDS = b"".join(map(_go_record, range(5)))
 _CHANNEL = [[[3, 10]], [[0, 2, 1]], [[2, 1, 0, _NOW + 10**9]], [], True]
 _JSON_STATE = json.dumps({"log": [0, 0, 10, 5], "held": [], "channels": {"c": _CHANNEL}}).encode()
 _LATER_STATE = json.dumps({"log": [0, 0, 10, 5], "held": [[4, 10]], "gone": ["c"], "imported": {"a": [1, 2]}}).encode()
-_RECORDS = [bytes((place, 1, 0, 0)) + b"body" for place in (0, 2, 4)]
+_RECORDS = [bytes((place, count, 0, 0)) + b"body" for place, count in ((0, 1), (2, 9), (4, 1))]
 _TOML = b'tcp_address = "127.0.0.1:0"\nmem_queue_size = 5\nmsg_timeout = "1s"\ntls_required = "tcp-https"\n'
 _TOML_LISTS = b'nsqlookupd_tcp_addresses = ["a:1", "b:2"]\ne2e_processing_latency_percentiles = [1.0, "0.9", 1]\n'
 

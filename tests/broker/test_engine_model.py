@@ -7,6 +7,7 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from simulation.frames import parse
 from simulation.memory_files import MemoryFiles
+from simulation.uniform import together
 
 from pyspark_nsq.broker.channel import Channel, Consumer
 from pyspark_nsq.broker.engine import Engine, EngineOptions
@@ -99,12 +100,15 @@ class EngineMachine(RuleBasedStateMachine):
 
     # --- publishing --------------------------------------------------------------------------------------------
 
-    @rule(counts=st.lists(st.integers(1, 6), min_size=1, max_size=3), defer=st.sampled_from([0, 0, 0, 5, 40]))
-    def publish(self, counts: list[int], defer: int) -> None:
+    @rule(
+        counts=st.lists(st.tuples(st.integers(1, 6), st.booleans()), min_size=1, max_size=3),
+        defer=st.sampled_from([0, 0, 0, 5, 40]),
+    )
+    def publish(self, counts: list[tuple[int, bool]], defer: int) -> None:
         numbers: list[int] = []
-        for count in counts:
+        for count, large in counts:
             bodies = [b"%d " % (self.published + at) + BODY_PAD[: self.published % 20] for at in range(count)]
-            ticket = self.topic.publish(bodies, self.now, defer * STEP)
+            ticket = self.topic.publish(together(bodies) if large else bodies, self.now, defer * STEP)
             numbers += range(self.published, self.published + count)
             self.published += count
         assert not ticket.done

@@ -6,12 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from simulation.frames import parse
 from simulation.memory_files import MemoryFiles
+from simulation.uniform import together
 
 from pyspark_nsq.broker import log as log_module
 from pyspark_nsq.broker import log_file
 from pyspark_nsq.broker.log import Log
 from pyspark_nsq.broker.message_id import IdGenerator
-from pyspark_nsq.broker.segment import RECORD_HEADER_SIZE, Segment, new_segment, record_header
+from pyspark_nsq.broker.segment import RECORD_HEADER_SIZE, Segment, new_segment, uniform_segment
+from pyspark_nsq.proto.uniform import UniformBodies
 
 START = 1_763_000_000_000_000_000
 
@@ -35,10 +37,13 @@ class World:
         return log
 
     def segment(self, count: int, size: int = 20, due: int = 0) -> Segment:
+        """Some are packed as large MPUBs are."""
         base = self.log.end
         bodies = [b"%d " % (base + at) + b"x" * (size + at % 2 * (size % 3)) for at in range(count)]
         self.now += 1_000_000  # often within what shares a tick of ids
         prefix, first = self.ids.take(count, self.now)
+        if base % 3 == 1 and isinstance(uniform := together(bodies), UniformBodies):
+            return uniform_segment(uniform, base, prefix, first, self.now, due)
         return new_segment(bodies, list(map(len, bodies)), base, prefix, first, self.now, due)
 
     def append(self, *counts: int) -> None:
@@ -135,7 +140,7 @@ def test_message_that_looks_like_a_record_does_not_become_one() -> None:
     world = World(100_000)
     fake = world.segment(2)
     fake.base = 1
-    record = record_header(fake, 0) + fake.frames
+    record = b"".join(fake.record(0))
     world.append(1)
     prefix, first = world.ids.take(1, world.now)
     world.log.append([new_segment([b"1 " + record], [len(record) + 2], 1, prefix, first, world.now, 0)])

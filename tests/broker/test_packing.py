@@ -53,6 +53,19 @@ def test_segments_that_wait_are_packed_and_the_newest_are_not() -> None:
     assert packed == sorted(packed, reverse=True)
 
 
+def test_many_that_wait_share_large_pieces_of_memory() -> None:
+    store = Store(None, 10**9)
+    segments = [published([99] * 512, 0, 512 * number) for number in range(400)]
+    frames = segments[0].frames
+    for segment in segments:
+        store.append(segment)
+    shared = [isinstance(segment._packed.bodies, memoryview) for segment in segments if segment._packed]
+    assert not shared[0]
+    assert shared[-1]
+    assert shared == sorted(shared)
+    assert {segment.frames for segment in segments} == {frames}
+
+
 def test_a_channel_that_lags_gets_the_same_frames() -> None:
     broker = Broker(mem_queue_size=10**9)
     early, late = broker.channel("t", "early"), broker.channel("t", "late")

@@ -3,15 +3,18 @@ import struct
 from hypothesis import given
 from hypothesis import strategies as st
 from simulation.frames import parse
+from simulation.uniform import together
 
+from pyspark_nsq.broker.arena import Arena
 from pyspark_nsq.broker.segment import (
     MAX_ATTEMPTS,
     Segment,
     build_frame,
     new_segment,
     record_at,
-    record_header,
+    uniform_segment,
 )
+from pyspark_nsq.proto.uniform import UniformBodies
 
 NOW = 1_763_000_000_000_000_000
 PREFIX = b"189f6f9352400"
@@ -94,16 +97,47 @@ def test_foreign_ids_are_found_whole() -> None:
     assert segment.id_text(0, 1, b"", b"") == b"any sixteen byte"
 
 
-@given(bodies_lists, st.integers(0, 2**32 - 1), st.integers(0, 2**63 - 1))
-def test_records_come_back_and_any_change_shows(bodies: list[bytes], salt: int, due: int) -> None:
-    segment = segment_of(bodies, base=12345, first=1, due=due)
-    data = b"before" + record_header(segment, salt) + segment.frames + b"after"
+def packed(bodies: list[bytes], base: int = 0, first: int = 0, due: int = 0) -> Segment:
+    """The same as `segment_of`, of bodies of one size that came in one piece."""
+    uniform = together(bodies)
+    assert isinstance(uniform, UniformBodies)
+    return uniform_segment(uniform, base, PREFIX, first, NOW, due)
+
+
+@given(st.integers(1, 40), st.integers(1, 30), st.integers(0, 4066), st.data())
+def test_packed_from_the_start_is_the_same(size: int, count: int, first: int, data: st.DataObject) -> None:
+    bodies = [bytes([number]) * size for number in range(count)]
+    plain, other = segment_of(bodies, 7, first), packed(bodies, 7, first)
+    assert (other.base, other.end, other.nbytes, other.frame_size) == (7, 7 + count, plain.nbytes, plain.frame_size)
+    assert (other.prefix, other.first, other.timestamp) == (plain.prefix, plain.first, plain.timestamp)
+    other.pack(data.draw(st.sampled_from([None, Arena()])))
+    index = data.draw(st.integers(0, count - 1))
+    assert other.slice(index, count - index) == plain.slice(index, count - index)
+    assert other.frames == plain.frames
+    other.pack()
+    assert other.redelivery(index, 1, 3) == plain.redelivery(index, 1, 3)
+
+
+def test_nothing_joins_what_came_packed() -> None:
+    assert not packed([b"one"]).absorb(segment_of([b"two"], 1, 1))
+    assert not segment_of([b"one"]).absorb(packed([b"two"], 1, 1))
+
+
+@given(bodies_lists, st.booleans(), st.integers(0, 2**32 - 1), st.integers(0, 2**63 - 1))
+def test_records_come_back_and_any_change_shows(bodies: list[bytes], is_packed: bool, salt: int, due: int) -> None:
+    if is_packed:
+        bodies = [body[:1] * 7 for body in bodies]
+    segment = (packed if is_packed else segment_of)(bodies, base=12345, first=1, due=due)
+    data = b"before" + b"".join(segment.record(salt)) + b"after"
     record = record_at(data, 6)
     assert record is not None
+    assert 6 + record.whole == len(data) - 5
     assert record.intact(data, salt)
+    assert record.last_id(data) == int(PREFIX + b"%03x" % len(bodies), 16)
     back = record.segment(data)
-    assert (back.base, back.count, back.due, back.frames) == (12345, len(bodies), due, segment.frames)
+    assert (back.base, back.count, back.due, back.nbytes) == (12345, len(bodies), due, segment.nbytes)
     assert (back.frame_size, back.prefix, back.first) == (segment.frame_size, segment.prefix, segment.first)
+    assert back.frames == segment.frames
     assert not record.intact(data, salt ^ 1)
     for position in range(6, 6 + record.whole):
         changed = bytearray(data)

@@ -206,6 +206,28 @@ def test_kill_before_the_first_sync_loses_nothing(connect: Connect, start_nsqd: 
 
 # case 76
 @pytest.mark.known_defect("D2")
+def test_kill_keeps_large_batches_of_one_size_and_of_several(
+    connect: Connect, start_nsqd: StartNsqd, patience: float
+) -> None:
+    """One size, so much of it that it is cut, several sizes, and single messages between them."""
+    daemon = start_nsqd()
+    conn = connect(daemon)
+    same = [b"%04d " % number + b"s" * 500 for number in range(1000)]
+    mixed = [b"%04d " % number + b"m" * (number % 300) for number in range(200)]
+    single = [b"%d" % number for number in range(3)]
+    conn.mpub("topic", *same[:100])
+    conn.publish("topic", single[0])
+    conn.mpub("topic", *same[100:])
+    conn.publish("topic", single[1])
+    conn.mpub("topic", *mixed)
+    conn.publish("topic", single[2])
+    daemon.kill()
+    messages = drain(connect(start_nsqd()), "topic", "channel", 1203, patience)
+    assert bodies_of(messages) == sorted(same + mixed + single)
+
+
+# case 76
+@pytest.mark.known_defect("D2")
 def test_kill_loses_nothing_in_memory_in_flight_or_deferred(
     connect: Connect, start_nsqd: StartNsqd, patience: float
 ) -> None:

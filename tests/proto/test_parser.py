@@ -26,6 +26,7 @@ from pyspark_nsq.proto.parser import (
     Subscribe,
     Touch,
 )
+from pyspark_nsq.proto.uniform import UniformBodies
 
 LIMITS = Limits(msg_size_max=20, body_size_max=60, rdy_count_max=9, req_timeout_ms_max=5000)
 ID = b"0123456789abcdef"
@@ -398,5 +399,26 @@ def test_bodies_of_one_size_are_what_one_by_one_gives(
     data[7:11] = (len(data) - 11).to_bytes(4, "big")
     quick = CommandParser(limits).feed(bytes(data))
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pyspark_nsq.proto.parser._TOGETHER_SIZE_MIN", 1)
+        together = CommandParser(limits).feed(bytes(data))
         patch.setattr("pyspark_nsq.proto.parser._UNIFORM_COUNT_MIN", 1 << 20)
-        assert CommandParser(limits).feed(bytes(data)) == quick
+        assert CommandParser(limits).feed(bytes(data)) == quick == [taken_apart(one) for one in together]
+
+
+def taken_apart(command: Command) -> Command:
+    """With a body for each message, also where they came together."""
+    return command._replace(bodies=list(command.bodies)) if isinstance(command, Publish) else command
+
+
+def test_only_large_bodies_of_one_size_stay_together() -> None:
+    small, large, mixed = [b"x" * 80] * 100, [b"x" * 200] * 100, [b"x" * 200] * 99 + [b"y"]
+    for bodies, together in ((small, False), (large, True), (mixed, False)):
+        stream = commands.NOP + commands.mpub("t", bodies)
+        for size in (len(stream), 1000):  # whole and in pieces, with something behind
+            parser = CommandParser(Limits())
+            stream_and_more = stream + commands.NOP
+            pieces = [stream_and_more[at : at + size] for at in range(0, len(stream_and_more), size)]
+            _, publish, _ = [command for piece in pieces for command in parser.feed(piece)]
+            assert isinstance(publish, Publish)
+            assert isinstance(publish.bodies, UniformBodies) == together
+            assert list(publish.bodies) == bodies

@@ -2,6 +2,7 @@
 
 from simulation.frames import Frame, parse
 from simulation.memory_files import MemoryFiles
+from simulation.uniform import together
 
 from pyspark_nsq.broker.channel import Consumer
 from pyspark_nsq.broker.engine import Engine, EngineOptions
@@ -62,7 +63,7 @@ class Scenario:
         bodies = [b"%b %d" % (topic.encode(), self.number + at) for at in range(count)]
         self.number += count
         self.unanswered.update(bodies)
-        ticket = self.engine.topics[topic].publish(bodies, self.now, defer_ns)
+        ticket = self.engine.topics[topic].publish(together(bodies) if count > 3 else bodies, self.now, defer_ns)
         if defer_ns:
             self.due.update(dict.fromkeys(bodies, self.now + defer_ns))
         self.engine.commit(self.now)
