@@ -11,13 +11,13 @@ RUN python3 -m venv /opt/nsq
 # Dependencies first: they change less often than the code.
 COPY constraints.txt ./
 RUN /opt/nsq/bin/python -m pip install --no-cache-dir --disable-pip-version-check -q \
-        $(grep -E '^(numpy|cramjam|gevent|greenlet|zope\.event|zope\.interface)==' constraints.txt)
+        $(grep -E '^(numpy|cramjam|isal|gevent|greenlet|zope\.event|zope\.interface)==' constraints.txt)
 COPY pyproject.toml README.md LICENSE ./
 COPY src src
 COPY broker broker
 COPY connector connector
 COPY proto proto
-RUN /opt/nsq/bin/python -m pip install --no-cache-dir --disable-pip-version-check -q -c constraints.txt '.[broker]' \
+RUN /opt/nsq/bin/python -m pip install --no-cache-dir --disable-pip-version-check -q -c constraints.txt '.[broker,fast]' \
     && /opt/nsq/bin/python -m pip uninstall -q -y pip setuptools \
     # Tests, headers and sources for C compilers: half of the size.
     && find /opt/nsq -type d \( -name tests -o -name testing -o -name f2py -o -name include \) \
