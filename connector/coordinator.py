@@ -337,7 +337,10 @@ class Coordinator:
     def _keep_counting(self) -> None:
         """Runs in a thread of its own: with thousands of topics it takes longer than Spark's calls may."""
         while True:
-            self._count()
+            try:
+                self._count()
+            except Exception:
+                log.exception("adding up what the receivers count failed")
             time.sleep(_REPORT_INTERVAL_S)
 
     def _count(self) -> None:

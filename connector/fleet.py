@@ -35,8 +35,8 @@ _LOOK_S: Final = 0.1
 _BEATS: Final = 4
 _RETRY_S: Final = 0.2
 # A Status costs the driver about a millisecond of work; all together they get half a core.
-_STATUS_MS_PER_RECEIVER: Final = 2.0
-_STATUS_MS_MIN: Final = 20
+STATUS_MS_PER_RECEIVER: Final = 2.0
+STATUS_MS_MIN: Final = 20
 _STOP_S: Final = 6.0
 _STOP_LOOK_S: Final = 0.01
 # A batch without rows, which starts receivers, ends when no new host has shown up for so long.
@@ -323,7 +323,7 @@ class Fleet:
                         number=share.number,
                         in_flight_max=share.in_flight_max,
                         bytes_max=max(1, self._beginning.limits.bytes_max // count),
-                        status_interval_ms=max(_STATUS_MS_MIN, round(count * _STATUS_MS_PER_RECEIVER)),
+                        status_interval_ms=max(STATUS_MS_MIN, round(count * STATUS_MS_PER_RECEIVER)),
                     )
                 )
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from faults.cluster import Cluster
 from faults.crash import shared_driver
 from faults.driver import LOCAL, Driver
-from faults.lying_nsqd import SINK_LIES, SOURCE_LIES, Lie, ScriptedNsqd, Taker
+from faults.lying_nsqd import SINK_LIES, SOURCE_LIES, Lie, ScriptedNsqd
 from faults.queries import NSQ, TABLE
 from faults.report import Row
 from faults.scenario import Context, Scenario
@@ -90,19 +90,18 @@ def to_row(fault: str, victim: str, subject: Subject, watched: dict[str, Watched
 
 def run_sink_lies(context: Context, lies: Sequence[Lie]) -> list[Row]:
     driver = shared_driver(context, LOCAL)
-    taker = Taker()
-    lies = [*lies, Lie("OK without write", taker)]
+    lies = [lie.anew() for lie in lies]
     liars = [ScriptedNsqd((lie.script,)) for lie in lies]
     began = time.monotonic()
     with Cluster(context.impl, context.folder, nsqds=1) as cluster:
         subjects = []
-        for number, liar in enumerate(liars):
+        for number, (lie, liar) in enumerate(zip(lies, liars, strict=True)):
             subject = Subject(context.folder / f"query-{number}", cluster, NSQ)
+            subject.taken = lie.taken
             subject.order.sink_options["nsqdTcpAddresses"] += f",{liar.address}"
             subjects.append(subject)
             driver.start(subject.order)
             subject.publish(COUNT)
-        subjects[-1].taken = taker.bodies
         for subject in subjects:
             subject.wait(lambda subject=subject: subject.has_commit(0), "a first batch", driver)  # type: ignore[misc]
             subject.publish(COUNT)

@@ -5,7 +5,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from struct import pack
 
@@ -16,7 +16,7 @@ sys.path.append(str(Path(__file__).resolve().parents[2] / "tests" / "connector")
 
 from scripted_nsqd import Peer, ScriptedNsqd
 
-__all__ = ["SINK_LIES", "SOURCE_LIES", "Lie", "ScriptedNsqd", "Taker"]
+__all__ = ["SINK_LIES", "SOURCE_LIES", "Lie", "ScriptedNsqd"]
 
 
 def message(number: int, body: bytes = b"a lie", attempts: int = 1, message_id: bytes = b"") -> bytes:
@@ -181,14 +181,6 @@ def acknowledges_nothing(peer: Peer) -> None:
     listen(peer)
 
 
-def answers_twice(peer: Peer) -> None:
-    peer.identify()
-    peer.read_mpub()
-    peer.answer()
-    peer.answer()
-    listen(peer)
-
-
 def fails(peer: Peer) -> None:
     peer.identify()
     while True:
@@ -218,9 +210,10 @@ def sends_messages(peer: Peer) -> None:
 
 
 class Taker:
-    """Says OK and throws away; it tells what it took."""
+    """Says OK, so many times, and throws away; it tells what it took."""
 
-    def __init__(self) -> None:
+    def __init__(self, answers: int = 1) -> None:
+        self.answers = answers
         self.bodies: set[bytes] = set()
 
     def __call__(self, peer: Peer) -> None:
@@ -232,13 +225,22 @@ class Taker:
                 size = int.from_bytes(rest[:4], "big")
                 self.bodies.add(rest[4 : 4 + size])
                 rest = rest[4 + size :]
-            peer.answer()
+            for _ in range(self.answers):
+                peer.answer()
 
 
 @dataclass(frozen=True)
 class Lie:
     name: str
     script: Callable[[Peer], None]
+
+    def anew(self) -> "Lie":
+        """The same, by somebody who has taken nothing yet."""
+        return replace(self, script=Taker(self.script.answers)) if isinstance(self.script, Taker) else self
+
+    @property
+    def taken(self) -> set[bytes]:
+        return self.script.bodies if isinstance(self.script, Taker) else set()
 
 
 SOURCE_LIES = (
@@ -261,9 +263,10 @@ SOURCE_LIES = (
 )
 SINK_LIES = (
     Lie("acknowledges nothing", acknowledges_nothing),
-    Lie("answers twice", answers_twice),
+    Lie("answers twice", Taker(answers=2)),
     Lie("always fails", fails),
     Lie("answers garbage", answers_garbage),
     Lie("answers by halves", answers_by_halves),
     Lie("sends messages", sends_messages),
+    Lie("OK without write", Taker()),
 )

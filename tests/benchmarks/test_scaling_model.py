@@ -8,6 +8,8 @@ from types import ModuleType
 
 import pytest
 
+from pyspark_nsq.connector.fleet import STATUS_MS_MIN, STATUS_MS_PER_RECEIVER
+
 
 def load() -> ModuleType:
     path = Path(__file__).parents[2] / "benchmarks/scaling/model.py"
@@ -26,6 +28,11 @@ CHEAP = model.Costs(
     nsqd_message=1e-7, receiver_message=1e-7, task_message=1e-7, batch=0.2, task=1e-4, lane=1e-6, status=1e-5
 )
 SHAPE = model.Shape(nsqds=2, hosts=2, cores_per_host=2, partitions=4, in_flight_max=20_000)
+
+
+def test_receivers_tell_as_often_as_the_fleet_has_them() -> None:
+    assert SHAPE.status_interval_s == STATUS_MS_MIN / 1000
+    assert SHAPE.status_interval_s_per_host == STATUS_MS_PER_RECEIVER / 1000
 
 
 def test_a_window_that_is_too_small_gives_itself_once_a_batch() -> None:
