@@ -4,42 +4,22 @@
     .venv/bin/python tools/mutate_broker.py pause touch  the faults whose names contain one of the words
     .venv/bin/python tools/mutate_broker.py --all        every fault against the whole suite
 
-A fault is a text that stands exactly once in a file and what takes its place. First the tests run on a copy without
-a fault: there they must pass, or finding the faults would mean nothing. Ends with 1 if a fault stays unseen.
+Ends with 1 if a fault stays unseen.
 """
 
-import argparse
-import shutil
 import stat
-import subprocess
 import sys
-import tempfile
-import time
-from os import environ
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
 
-ROOT = Path(__file__).resolve().parents[1]
-SUITE = ROOT / "tests" / "conformance"
+from mutants import ROOT, Fault, Suite, main
+
 SCRIPT = """#!{python}
 import sys
 sys.path.insert(0, {folder!r})
 from pyspark_nsq.broker.{module} import main
 sys.exit(main())
 """
-# A fault may hang the broker, and then every test of a selection waits in vain.
-PATIENCE_SECONDS = 300
-
-
-class Fault(NamedTuple):
-    """What is planted where, and which tests should see it: a file of the suite and an expression for -k."""
-
-    name: str
-    path: str
-    text: str
-    becomes: str
-    tests: tuple[str, str]
-
 
 FAULTS = [
     Fault(
@@ -241,91 +221,16 @@ FAULTS = [
 ]
 
 
-def make_copy(folder: Path) -> None:
-    """The package with its links followed, and scripts that start the daemons from it."""
-    shutil.copytree(ROOT / "src" / "pyspark_nsq", folder / "pyspark_nsq", ignore=shutil.ignore_patterns("__pycache__"))
+def use_copy(folder: Path) -> Mapping[str, str]:
+    """By scripts that start the daemons from it."""
     for module in ("nsqd", "nsqlookupd"):
         script = folder / module
         script.write_text(SCRIPT.format(python=sys.executable, folder=str(folder), module=module))
         script.chmod(script.stat().st_mode | stat.S_IXUSR)
-
-
-def run_suite(folder: Path, selections: set[tuple[str, str]] | None) -> tuple[bool, str]:
-    """Whether the tests pass on the copy, and what pytest said at the end."""
-    environment = environ | {
-        "NSQ_OURS_BIN": str(folder),
-        "NSQ_PATIENCE_SECONDS": "10",  # what a fault keeps from coming is waited for in vain
-        "PYTHONDONTWRITEBYTECODE": "1",
-    }
-    targets, expression = [str(SUITE)], "on-ours"
-    if selections is not None:
-        targets = [str(SUITE / f"test_{file}.py") for file in sorted({file for file, _ in selections})]
-        expression = f"on-ours and ({' or '.join(sorted({words for _, words in selections}))})"
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "--tb=line", "-p", "no:cacheprovider", "-k", expression]
-    try:
-        done = subprocess.run(
-            [*command, "--timeout=60", *targets],
-            cwd=ROOT,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_SECONDS,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return False, f"still running after {PATIENCE_SECONDS} s"
-    # 0: all passed, 1: some failed. Anything else is no answer: nothing was selected, or the suite itself is broken.
-    if done.returncode not in {0, 1}:
-        raise SystemExit(f"pytest ended with {done.returncode}:\n{done.stdout}{done.stderr}")
-    told = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
-    return done.returncode == 0, told[0] if told else done.stdout.strip().splitlines()[-1]
-
-
-def plant(folder: Path, fault: Fault) -> str:
-    """Put the fault into the copy; what stood there before."""
-    path = folder / "pyspark_nsq" / fault.path
-    source = path.read_text()
-    if source.count(fault.text) != 1:
-        raise SystemExit(f"{fault.name}: {fault.text!r} stands {source.count(fault.text)} times in {fault.path}")
-    path.write_text(source.replace(fault.text, fault.becomes))
-    return source
-
-
-def try_fault(folder: Path, fault: Fault, *, everything: bool) -> bool:
-    """Whether the suite sees the fault; prints its row."""
-    source = plant(folder, fault)
-    start = time.monotonic()
-    try:
-        passed, told = run_suite(folder, None if everything else {fault.tests})
-    finally:
-        (folder / "pyspark_nsq" / fault.path).write_text(source)
-    seen = "NOT SEEN" if passed else "seen"
-    by = told.partition(" - ")[0].removeprefix("FAILED tests/conformance/")
-    print(f"{fault.name:<34} {seen:<9} {time.monotonic() - start:5.1f} s  {by}", flush=True)
-    return not passed
-
-
-def main() -> int:
-    """Try the faults; 1 if one stays unseen."""
-    parser = argparse.ArgumentParser(description="Does the conformance suite see faults in the broker?")
-    parser.add_argument("words", nargs="*", help="only faults whose names contain one of these")
-    parser.add_argument("--all", action="store_true", help="run the whole suite against each fault")
-    asked = parser.parse_args()
-    faults = [fault for fault in FAULTS if not asked.words or any(word in fault.name for word in asked.words)]
-    if not faults:
-        parser.error("no fault has such a name")
-    with tempfile.TemporaryDirectory(prefix="nsq-mutants-") as name:
-        folder = Path(name)
-        make_copy(folder)
-        for fault in faults:  # a fault that cannot be planted should not be found out only at its turn
-            (folder / "pyspark_nsq" / fault.path).write_text(plant(folder, fault))
-        passed, told = run_suite(folder, None if asked.all else {fault.tests for fault in faults})
-        if not passed:
-            raise SystemExit(f"the suite fails without any fault: {told}")
-        unseen = [fault.name for fault in faults if not try_fault(folder, fault, everything=asked.all)]
-    print(f"{len(faults) - len(unseen)} of {len(faults)} faults were seen")
-    return 1 if unseen else 0
+    # What a fault keeps from coming is waited for in vain.
+    return {"NSQ_OURS_BIN": str(folder), "NSQ_PATIENCE_SECONDS": "10"}
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    suite = Suite(ROOT / "tests" / "conformance", "on-ours", use_copy)
+    sys.exit(main("Does the conformance suite see faults in the broker?", suite, FAULTS))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from rig.daemons import Nsqd, wait_until
+from rig.daemons import Daemon, Nsqd, wait_until
 from rig.reading import PLANNER, RECEIVER, Reading, processes
 
 
@@ -19,7 +19,7 @@ StartReading = Callable[..., Reading]
 
 
 @pytest.fixture
-def start_reading(spark: SparkSession, checkpoint: Path) -> Iterator[StartReading]:
+def start_reading(spark: SparkSession, checkpoint: Path, daemons: list[Daemon]) -> Iterator[StartReading]:
     """Starts a query on the source; at the end nothing of it may be left."""
     started: list[Reading] = []
 
@@ -41,3 +41,5 @@ def start_reading(spark: SparkSession, checkpoint: Path) -> Iterator[StartReadin
         reading.stop()
     wait_until(lambda: all(reading.gone() for reading in started), "the receivers' end")
     wait_until(lambda: not processes(RECEIVER) and not processes(PLANNER), "the end of all of the source's processes")
+    for nsqd in (daemon for daemon in daemons if isinstance(daemon, Nsqd) and daemon.process.poll() is None):
+        wait_until(lambda nsqd=nsqd: nsqd.connections() == 0, "the end of all connections")  # type: ignore[misc]
