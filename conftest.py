@@ -19,9 +19,15 @@ os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 # Tests with a Spark of their own keep two cores busy, and Spark gives its Python processes only seconds to start: so
 # many of these lines run at once, beside all that mostly waits. Each takes about as long as the others.
 SPARK_LINES = (
-    ("integration/sink", "integration/demo", "integration/notebooks", "integration/faults/test_security"),
+    (
+        "integration/sink",
+        "integration/demo",
+        "integration/notebooks",
+        "integration/faults/test_security",
+        "integration/faults/test_network",
+    ),
     ("integration/executors", "integration/faults/test_crash", "integration/source/test_security"),
-    ("integration/source", "integration/faults/test_network", "integration/faults/test_hostile", "tests/test_docs"),
+    ("integration/source", "integration/faults/test_hostile", "tests/test_docs"),
 )
 
 

@@ -44,7 +44,7 @@ def test_more_topics_than_messages_in_flight_have_their_turns(
     published: Counter[bytes] = Counter()
     for number, name in enumerate(topics):
         nsqd.make_channel(name, "c")
-        bodies = numbered(number * 20, 20)
+        bodies = numbered(number * 4, 4)
         nsqd.publish(name, bodies)
         published.update(bodies)
     reading = start_reading(nsqd, topic=",".join(topics), maxInFlight=2)
