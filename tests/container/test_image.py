@@ -159,6 +159,7 @@ def test_the_composed_cluster_works(podman: Any, image: str, cluster: dict[str, 
     os.environ.get("NSQ_TEST_NOTEBOOKS_IMAGE") != "1",
     reason="Spark's image takes minutes to build, and 2 GB: NSQ_TEST_NOTEBOOKS_IMAGE=1 asks for it",
 )
+@pytest.mark.timeout(1800)
 def test_the_notebooks_run_in_the_composed_cluster(podman: Any, image: str, root: Path) -> None:
     build = ("build", "--isolation", "chroot", "--pull=never", "--format", "docker")
     podman(*build, "--target", "notebooks", "--tag", f"{image}-notebooks", root)
