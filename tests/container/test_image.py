@@ -136,6 +136,9 @@ def test_the_composed_cluster_works(podman: Any, image: str, cluster: dict[str, 
     wait_until(lambda: all(is_healthy(podman, name) for name in containers), "all answer")
     services = yaml.safe_load((root / "compose.yaml").read_text())["services"]
     assert sorted(services) == sorted([*DAEMONS, "jupyter"])
+    # What the tests build themselves.
+    assert services["nsqlookupd"]["build"] == "."
+    assert services["jupyter"]["build"] == {"context": ".", "target": "notebooks"}
     place = services["jupyter"]["environment"]["NSQ_LOOKUPD_HTTP_ADDRESSES"]
     network = f"{podman.network}_default"
     inside = ("run", "--rm", "--no-healthcheck", "--network", network, "--env", f"NSQ_LOOKUPD_HTTP_ADDRESSES={place}")
