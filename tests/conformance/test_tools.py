@@ -78,7 +78,8 @@ def test_nsqadmin_shows_and_changes_the_cluster(
     # The tombstone keeps consumers away while the node drops the topic.
     assert "topic" not in daemon.topic_names()
     connect(daemon).publish("again", b"body")
-    wait_until(lambda: lookupd.get("/lookup?topic=again")["producers"])
+    # nsqd answers before it registers; until then lookupd has never heard of the topic.
+    wait_until(lambda: "again" in lookupd.get("/topics")["topics"])
     assert admin.http("DELETE", "/api/topics/again").status == 200
     assert "again" not in daemon.topic_names()
     assert "again" not in lookupd.get("/topics")["topics"]
