@@ -2,7 +2,7 @@
 
 import logging
 import random
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
@@ -65,7 +65,8 @@ class PollPlan:
 
 
 class Directory:
-    """What lookupds said last. One that fails keeps its last answer, so that its silence takes no nsqd away."""
+    """What lookupds said last. One that fails keeps its last answer, so that its silence takes no nsqd away; but where
+    others know an nsqd, they tell what it has."""
 
     def __init__(self, options: DiscoveryOptions) -> None:
         self._options = options
@@ -90,16 +91,31 @@ class Directory:
     def look_up(self, topics: Collection[str]) -> dict[str, frozenset[Nsqd]]:
         """The nsqds of each topic. Those named by options count for all topics."""
         if len(topics) > _TOPICS_ASKED_MAX:
-            all_nodes = [node for nodes in self._ask([_NODES]).values() for node in nodes]
+            answers, counts = self._ask([_NODES]), self._what_counts()
+            all_nodes = [
+                node for (lookupd, _), nodes in answers.items() for node in nodes if counts(lookupd, node.nsqd)
+            ]
             return {
                 topic: self._static.union(node.nsqd for node in all_nodes if topic in node.topics) for topic in topics
             }
         paths = {f"/lookup?topic={quote(topic, safe='')}": topic for topic in topics}
         self._forget_others({_NODES, _TOPICS, *paths})
+        answers, counts = self._ask(paths), self._what_counts()
         found = dict.fromkeys(topics, self._static)
-        for (_, path), nsqds in self._ask(paths).items():
-            found[paths[path]] |= nsqds
+        for (lookupd, path), nsqds in answers.items():
+            found[paths[path]] |= {nsqd for nsqd in nsqds if counts(lookupd, nsqd)}
         return found
+
+    def _what_counts(self) -> Callable[[HttpAddress, Nsqd], bool]:
+        """Whether a lookupd's last answer tells what an nsqd has. That of a silent one does not where others know the
+        nsqd: a topic that was deleted meanwhile would be made anew by whoever subscribes to it."""
+        silent = {error.address for error in self.failures}
+        if not silent or not self.reached:
+            return lambda _lookupd, _nsqd: True
+        others = [(lookupd, _NODES) for lookupd in self._options.lookupds if lookupd not in silent]
+        answers = fetch_all(others, self._options.request_timeout_s, self._options.security)
+        known = {node.nsqd.tcp for question, answer in answers.items() for node in _nodes(question, answer)}
+        return lambda lookupd, nsqd: lookupd not in silent or nsqd.tcp not in known
 
     def _forget_others(self, paths: Collection[str]) -> None:
         """Where topics come and go, their answers do not stay."""
@@ -139,6 +155,15 @@ class _Node(NamedTuple):
 
 def _node_nsqds(nodes: Iterable[_Node]) -> Iterable[Nsqd]:
     return (node.nsqd for node in nodes)
+
+
+def _nodes(question: Question, answer: Any) -> list[_Node]:
+    """Those that an answer tells of: none where it says nothing."""
+    try:
+        nodes: list[_Node] = read_answer(question, answer)
+    except DiscoveryError:
+        return []
+    return nodes
 
 
 def read_answer(question: Question, answer: Any) -> Any:

@@ -75,6 +75,26 @@ def test_what_a_failing_lookupd_said_is_kept(start_lookupd: StartLookupd, caplog
     assert not directory.reached
 
 
+@pytest.mark.parametrize("others", [[], [f"other{number}" for number in range(20)]], ids=["a topic", "many topics"])
+def test_a_silent_lookupd_does_not_count_for_nsqds_that_another_knows(
+    start_lookupd: StartLookupd, others: list[str]
+) -> None:
+    both, lost = producer("both", topics=["t"]), producer("lost", topics=["t"])
+    first = start_lookupd({"/lookup?topic=t": {"producers": [both, lost]}, "/nodes": {"producers": [both, lost]}})
+    second = start_lookupd({"/lookup?topic=t": {"producers": [both]}, "/nodes": {"producers": [both]}})
+    directory = Directory(options(first, second))
+    assert directory.look_up(["t", *others])["t"] == {nsqd("both"), nsqd("lost")}
+    first.close()
+    assert directory.look_up(["t", *others])["t"] == {nsqd("both"), nsqd("lost")}
+    # The topic is deleted there, and the second lookupd still knows the nsqd itself.
+    second.answers["/lookup?topic=t"] = {"producers": []}
+    second.answers["/nodes"] = {"producers": [both | {"topics": []}]}
+    assert directory.look_up(["t", *others])["t"] == {nsqd("lost")}
+    # Where nobody answers nothing contradicts what was said last.
+    second.close()
+    assert directory.look_up(["t", *others])["t"] >= {nsqd("lost")}
+
+
 def test_many_topics_are_looked_up_at_once(start_lookupd: StartLookupd) -> None:
     nodes = [
         producer("a", topics=["t0", "t1", "bad name"], tombstones=[False, True, False]),
