@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from pyspark_nsq.connector.connection import Connection, Failed, Ids, Source
+from pyspark_nsq.connector.errors import SecurityError
 from pyspark_nsq.connector.handshake import ServerFacts
 from pyspark_nsq.connector.lanes import Chunk, Finished, Lane
 from pyspark_nsq.connector.ready import RDY_GRACE_S, is_stuck, note_use, plan_ready
@@ -44,7 +45,7 @@ class ReceiverCore:
         self.lost = 0
         self._lost_ranges: set[tuple[int, int]] = set()
         self.stopping = False
-        self._has_connected = False
+        self._has_subscribed = False
         # The newest share that holds, and how many messages can be in flight, whatever happens.
         self.share_number = 0
         self.charge = 0
@@ -101,7 +102,6 @@ class ReceiverCore:
         connection = Connection(source, facts, self._limits.channel, self._limits.frame_size_max)
         state.opening -= 1
         state.connections.append(connection)
-        self._has_connected = True
         state.redeliveries.connected(now)
         return connection
 
@@ -117,7 +117,7 @@ class ReceiverCore:
     def refusal(self) -> str:
         """Why every source has been refused since the start; empty where there is hope."""
         refusals = [state.refusal for state in self.sources.values() if state.assigned]
-        return refusals[0] if refusals and all(refusals) and not self._has_connected else ""
+        return refusals[0] if refusals and all(refusals) and not self._has_subscribed else ""
 
     def _back_off(self, state: SourceState, now: float) -> None:
         state.counts.failed_connections += 1
@@ -125,12 +125,14 @@ class ReceiverCore:
         state.failures += 1
         state.retry_at = now + delay
 
-    def lost_connection(self, connection: Connection, now: float) -> None:
-        """Its socket is closed: what it delivered can be read, but no longer be finished there."""
+    def lost_connection(self, connection: Connection, now: float, error: Exception | None = None) -> None:
+        """Its socket is closed, for an error or in order: what it delivered can be read, but not finished there."""
         state = self._state(connection.source)
         connection.alive = False
         state.connections.remove(connection)
         state.lost_at = now
+        if not connection.subscribed:
+            state.refusal = str(error) if isinstance(error, SecurityError) else ""
         state.suspect_until = now + connection.max_msg_timeout_s + _FORGET_MARGIN_S
         self.suspects.lose(connection)
         # After its answer to CLS nsqd has read all.
@@ -140,7 +142,7 @@ class ReceiverCore:
             if chunk.connection is connection:
                 self._index(chunk)
         if not connection.closing:
-            if now - state.subscribed_at >= self._limits.retry_delay_s_max:
+            if connection.subscribed and now - state.subscribed_at >= self._limits.retry_delay_s_max:
                 # It did well. One that accepts a SUB and then breaks the protocol is asked ever later.
                 state.failures = 0
             self._back_off(state, now)
@@ -154,6 +156,7 @@ class ReceiverCore:
         events = connection.receive(data)
         state = self._state(connection.source)
         if connection.subscribed and not was_subscribed:
+            self._has_subscribed = True
             state.subscribed_at = now
             self._plan_due = now
         for failed in events.failed:

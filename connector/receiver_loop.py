@@ -253,10 +253,10 @@ class ReceiverLoop:
         except BlockingIOError:
             return
         except (OSError, NsqError, WireError) as error:
-            self._lose(link, str(error), now)
+            self._lose(link, error, now)
             return
         if not size:
-            self._lose(link, "the connection was closed by nsqd", now)
+            self._lose(link, ConnectionError("the connection was closed by nsqd"), now)
 
     def _send(self) -> None:
         now = time.monotonic()
@@ -265,10 +265,10 @@ class ReceiverLoop:
                 try:
                     self._flush(link)
                 except OSError as error:
-                    self._lose(link, str(error), now)
+                    self._lose(link, error, now)
             connection = link.connection
             if connection.closed_by_nsqd and connection.in_flight == 0 and not self._stopped:
-                self._lose(link, "", now)
+                self._lose(link, None, now)
 
     def _flush(self, link: _Link) -> None:
         link.stream.queue(*link.connection.take_output())
@@ -284,18 +284,18 @@ class ReceiverLoop:
     def _close_silent(self, now: float) -> None:
         silence_s = self._settings.heartbeat_interval_ms / 1000 * _SILENT_INTERVALS
         for link in [link for link in self._links.values() if now - link.heard_at > silence_s]:
-            self._lose(link, f"nothing was heard of it for {silence_s:g} s", now)
+            self._lose(link, ConnectionError(f"nothing was heard of it for {silence_s:g} s"), now)
 
-    def _lose(self, link: _Link, reason: str, now: float) -> None:
+    def _lose(self, link: _Link, error: Exception | None, now: float) -> None:
         del self._links[link.connection]
         self._pending.discard(link)
         self._selector.unregister(link.stream)
         link.stream.close()
-        if reason and not self._stopped:
+        if error and not self._stopped:
             source = link.connection.source
             self._attempts.doubt(source.nsqd)
-            log.warning("nsqd %s, topic %s: %s; connecting again", source.nsqd, source.topic, reason)
-        self._core.lost_connection(link.connection, now)
+            log.warning("nsqd %s, topic %s: %s; connecting again", source.nsqd, source.topic, error)
+        self._core.lost_connection(link.connection, now, error)
 
 
 def _end_sending(stream: NsqdStream) -> None:

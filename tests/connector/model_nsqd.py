@@ -5,11 +5,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from pyspark_nsq.connector.connection import Connection, Source
+from pyspark_nsq.connector.errors import NsqError
 from pyspark_nsq.connector.handshake import ServerFacts
 from pyspark_nsq.connector.receiver_core import ReceiverCore
 from pyspark_nsq.connector.settings import Address
 from pyspark_nsq.connector.source_state import Limits
 from pyspark_nsq.proto import parser
+from pyspark_nsq.proto.errors import WireError
 from pyspark_nsq.proto.frames import CLOSE_WAIT, ERROR, OK, RESPONSE, encode_frame, encode_message
 from pyspark_nsq.proto.parser import (
     Close,
@@ -65,6 +67,8 @@ class ModelNsqd:
         self.errors: list[bytes] = []
         # Nothing goes through, either way, and nothing is lost.
         self.is_stalled = False
+        # Commands that it answers with an error, after which it breaks the connection.
+        self.refused: dict[type, bytes] = {}
         self._timeout_s = timeout_s
         self._timeout_s_max = timeout_s_max
         self._count = 0
@@ -113,6 +117,8 @@ class ModelNsqd:
 
     def _obey(self, client: Client, command: object, now: float) -> None:
         match command:
+            case _ if type(command) in self.refused:
+                client.replies += encode_frame(ERROR, self.refused[type(command)])
             case Subscribe():
                 client.replies += encode_frame(RESPONSE, OK)
             case Ready(count):
@@ -166,7 +172,17 @@ class ModelNsqd:
             if self.is_stalled:
                 client.replies += data
             elif data:
-                core.received(connection, data, now)
+                self._send(core, connection, data, now)
+
+    def _send(self, core: ReceiverCore, connection: Connection, data: bytes, now: float) -> None:
+        """What the receiver does not believe, or cannot bear, ends the connection: expected of a nsqd that refuses."""
+        try:
+            core.received(connection, data, now)
+        except (NsqError, WireError) as error:
+            if not self.refused:
+                raise
+            self.cut(connection)
+            core.lost_connection(connection, now, error)
 
     def exchange(self, core: ReceiverCore, now: float) -> None:
         """Read, answer, and read what that led to."""

@@ -11,6 +11,7 @@ from pyspark_nsq.connector.lanes import FinishedError
 from pyspark_nsq.connector.receiver_core import ReceiverCore
 from pyspark_nsq.connector.receiver_service import StatusBoard
 from pyspark_nsq.connector.report import Report
+from pyspark_nsq.proto.parser import Subscribe
 
 
 def expect_each_once(core: ReceiverCore, nsqd: ModelNsqd, published: list[bytes], now: float) -> None:
@@ -397,6 +398,54 @@ def test_a_refusal_is_told_only_while_nothing_has_been_connected() -> None:
     core.to_connect(3.0)
     core.connect_failed(nsqd.source, 3.0, "a wrong secret")
     assert core.refusal == ""
+
+
+SUB_REFUSED = {Subscribe: b'E_UNAUTHORIZED AUTH failed for SUB on "topic" "channel"'}
+
+
+def test_a_refused_sub_is_told_as_long_as_nothing_has_been_subscribed() -> None:
+    nsqd, other = ModelNsqd(port=1), ModelNsqd(port=2)
+    nsqd.refused = other.refused = SUB_REFUSED
+    core = ReceiverCore(limits(), 0)
+    core.assign([nsqd.source])
+    run(core, nsqd, 0.0)
+    assert core.refusal == (
+        'nsqd 127.0.0.1:1: E_UNAUTHORIZED AUTH failed for SUB on "topic" "channel": '
+        "see options authSecret and authSecretFile"
+    )
+    core.assign([nsqd.source, other.source])
+    assert core.refusal == ""
+    step(core, [nsqd, other], 0.01)
+    assert core.refusal.startswith("nsqd 127.0.0.1:1: E_UNAUTHORIZED")
+    other.refused = {}
+    step(core, [nsqd, other], 1.0)
+    assert core.refusal == ""
+    other.refused = SUB_REFUSED
+    lose(core, other, connection_of(other), 2.0)
+    for now in (3.0, 4.0, 20.0):
+        step(core, [nsqd, other], now)
+    assert not nsqd.clients
+    assert not other.clients
+    assert core.refusal == ""
+
+
+def test_an_nsqd_that_refuses_sub_is_tried_again_ever_later() -> None:
+    nsqd = ModelNsqd()
+    nsqd.refused = SUB_REFUSED
+    core = ReceiverCore(limits(), 0)
+    core.assign([nsqd.source])
+    times = []
+    for tick in range(4000):
+        # The clock of a host that has been up for a while.
+        now = 1000 + tick * 0.01
+        failures = core.sources[nsqd.source].counts.failed_connections
+        step(core, [nsqd], now)
+        if core.sources[nsqd.source].counts.failed_connections > failures:
+            times.append(now)
+    gaps = [later - earlier for earlier, later in pairwise(times)]
+    assert gaps == sorted(gaps)
+    assert gaps[0] == pytest.approx(0.1, abs=0.02)
+    assert gaps[-1] == pytest.approx(10.0, abs=0.02)
 
 
 # Where there are several connections, a copy that is late on one of them may not be known for one that came on another.
