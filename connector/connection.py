@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
+from pyspark_nsq.connector.errors import ConnectError, DeadLetterError
 from pyspark_nsq.connector.handshake import ServerFacts, refused
 from pyspark_nsq.connector.settings import Address
 from pyspark_nsq.proto import commands
@@ -128,7 +129,15 @@ class Connection:
             prefix = b"E_%b_FAILED %b " % (word, word)
             if error.startswith(prefix) and len(error) >= len(prefix) + MESSAGE_ID_SIZE:
                 return Failed(word, error[len(prefix) : len(prefix) + MESSAGE_ID_SIZE])
-        raise refused(self.source.nsqd, error)
+        raise self._fatal(error)
+
+    def _fatal(self, error: bytes) -> ConnectError:
+        """Why nsqd ends the connection; with the option for which it published, where that is not allowed."""
+        refusal = refused(self.source.nsqd, error)
+        if self.subscribed and self._replies and error.startswith(b"E_UNAUTHORIZED"):
+            remedy = "with deadLetterTopic the secret has to open publishing to that topic"
+            return DeadLetterError(self.source.nsqd, f"{refusal.reason}; {remedy}")
+        return refusal
 
     def take_output(self) -> list[bytes]:
         """The bytes to send, in order."""

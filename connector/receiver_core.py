@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from pyspark_nsq.connector.connection import Connection, Failed, Ids, Source
-from pyspark_nsq.connector.errors import SecurityError
+from pyspark_nsq.connector.errors import DeadLetterError, SecurityError
 from pyspark_nsq.connector.handshake import ServerFacts
 from pyspark_nsq.connector.lanes import Chunk, Finished, Lane
 from pyspark_nsq.connector.ready import RDY_GRACE_S, is_stuck, note_use, plan_ready
@@ -46,6 +46,8 @@ class ReceiverCore:
         self._lost_ranges: set[tuple[int, int]] = set()
         self.stopping = False
         self._has_subscribed = False
+        # Why the query cannot go on; empty as long as it can.
+        self.failure = ""
         # The newest share that holds, and how many messages can be in flight, whatever happens.
         self.share_number = 0
         self.charge = 0
@@ -131,6 +133,8 @@ class ReceiverCore:
         connection.alive = False
         state.connections.remove(connection)
         state.lost_at = now
+        if isinstance(error, DeadLetterError):
+            self.failure = str(error)
         if not connection.subscribed:
             state.refusal = str(error) if isinstance(error, SecurityError) else ""
         state.suspect_until = now + connection.max_msg_timeout_s + _FORGET_MARGIN_S
