@@ -22,8 +22,9 @@ from pyspark_nsq.proto.runs import FIN, REQ, TOUCH, encode_run
 
 Ids = bytes | memoryview
 
-# So many FINs of a connection are remembered, or as many as its RDY ever was. nsqd may not have read the last of them
-# when the connection breaks (never more than the RDY it had), and one that crashes may forget some more.
+# So many FINs of a connection are remembered where there are few connections, and as many as its RDY ever was in any
+# case. nsqd may not have read the last of them when the connection breaks (never more than the RDY it had), and one
+# that crashes may forget some more.
 RECENT_FINS_MIN: Final = 10_000
 
 # From so many FINs at once on the messages that nsqd sends for them are worth being sent together.
@@ -78,8 +79,8 @@ class Connection:
         self._output: list[bytes] = []
         # The id of a message that was published elsewhere, or None for SUB.
         self._replies: deque[bytes | None] = deque([None])
-        self._recent_fins: deque[bytes] = deque()
-        self._recent_fin_count = 0
+        self.recent_fins_min = RECENT_FINS_MIN
+        self._recent_fins = bytearray()
         self._unsent_fins = 0
         self._output.append(commands.sub(source.topic, channel))
 
@@ -169,14 +170,13 @@ class Connection:
         return max(self.rdy, self.in_flight, former)
 
     def finish(self, ids: Ids) -> None:
+        count = len(ids) // MESSAGE_ID_SIZE
         self._output.append(encode_run(FIN, ids))
-        self.in_flight -= len(ids) // MESSAGE_ID_SIZE
-        self._recent_fins.append(bytes(ids))
-        self._recent_fin_count += len(ids) // MESSAGE_ID_SIZE
-        self._unsent_fins += len(ids) // MESSAGE_ID_SIZE
-        count_min = max(RECENT_FINS_MIN, self._rdy_max)
-        while self._recent_fin_count - len(self._recent_fins[0]) // MESSAGE_ID_SIZE >= count_min:
-            self._recent_fin_count -= len(self._recent_fins.popleft()) // MESSAGE_ID_SIZE
+        self.in_flight -= count
+        self._unsent_fins += count
+        self._recent_fins += ids
+        remembered = max(self.recent_fins_min, self._rdy_max) * MESSAGE_ID_SIZE
+        del self._recent_fins[: max(0, len(self._recent_fins) - remembered)]
 
     def touch(self, ids: Ids) -> None:
         self._output.append(encode_run(TOUCH, ids))
@@ -199,4 +199,4 @@ class Connection:
 
     def recent_fins(self) -> bytes:
         """The ids whose FIN nsqd may not have seen."""
-        return b"".join(self._recent_fins)
+        return bytes(self._recent_fins)

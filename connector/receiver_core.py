@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from pyspark_nsq.connector.connection import Connection, Failed, Ids, Source
+from pyspark_nsq.connector.connection import RECENT_FINS_MIN, Connection, Failed, Ids, Source
 from pyspark_nsq.connector.errors import DeadLetterError, SecurityError
 from pyspark_nsq.connector.handshake import ServerFacts
 from pyspark_nsq.connector.lanes import Chunk, Finished, Lane
@@ -33,6 +33,8 @@ TICK_S: Final = 0.25
 # Where maxInFlightBytes stopped it, receiving goes on below this part of it.
 _RESUME_PART: Final = 0.75
 _FORGET_MARGIN_S: Final = 60.0
+# So many FINs are remembered of all connections together, 16 bytes each.
+_RECENT_FINS_MAX: Final = 500_000
 # How long a source that is gone is remembered.
 _GONE_S: Final = 60.0
 
@@ -403,6 +405,7 @@ class ReceiverCore:
         self._plan_due = now + TICK_S
         self.paused = self._size >= self._limits.bytes_max * (_RESUME_PART if self.paused else 1)
         self._forget(now)
+        self._share_memory()
         plan_ready(self.sources.values(), self._limits.in_flight_max, self.paused, now)
         self.full = is_stuck(self.sources.values(), now) or self.paused
         self.charge = sum(c.charge(now) for state in self.sources.values() for c in state.connections)
@@ -417,6 +420,12 @@ class ReceiverCore:
             if is_gone and now - state.lost_at > _GONE_S:
                 del self.sources[state.source]
                 self.past.setdefault(state.source.nsqd, Counts()).add(state.counts)
+
+    def _share_memory(self) -> None:
+        """Many connections remember fewer of their FINs."""
+        connections = [connection for state in self.sources.values() for connection in state.connections]
+        for connection in connections:
+            connection.recent_fins_min = min(RECENT_FINS_MIN, _RECENT_FINS_MAX // len(connections))
 
     # The end.
 

@@ -187,6 +187,20 @@ def test_a_message_that_comes_again_while_its_fin_is_on_its_way_is_not_emitted_a
     assert nsqd.in_flight() == 0
 
 
+def test_many_connections_remember_fewer_fins_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pyspark_nsq.connector.receiver_core._RECENT_FINS_MAX", 100)
+    nsqds = [ModelNsqd(port=port, rdy_max=2) for port in range(1, 6)]
+    core = ReceiverCore(limits(in_flight_max=10), 0)
+    core.assign([nsqd.source for nsqd in nsqds])
+    for tick in range(200):
+        for nsqd in nsqds:
+            nsqd.publish(1)
+        step(core, nsqds, tick * 0.25)
+        core.finish(core.lane.end, tick * 0.25)
+    remembered = [len(connection.recent_fins()) // 16 for nsqd in nsqds for connection in nsqd.clients]
+    assert remembered == [20] * 5
+
+
 def test_a_stop_gives_everything_back_at_once_and_in_order() -> None:
     nsqd = ModelNsqd(rdy_max=100)
     core = started(nsqd)
