@@ -158,6 +158,8 @@ def test_options_are_checked_when_the_source_is_loaded(spark: SparkSession) -> N
     reader = spark.readStream.format("nsq").option("topic", "t").option("nsqdTcpAddresses", "127.0.0.1:4150")
     with pytest.raises(Exception, match="option channel: it is not set"):
         reader.load()
+    with pytest.raises(Exception, match="option path: the source has none, did you mean option topic"):
+        spark.readStream.format("nsq").option("channel", "c").load("events")
     with pytest.raises(Exception, match="did you mean maxInFlight"):
         reader.option("channel", "c").option("maxInFlihgt", "3").load()
 
