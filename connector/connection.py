@@ -16,7 +16,7 @@ from pyspark_nsq.proto import commands
 from pyspark_nsq.proto.arrays import Bytes
 from pyspark_nsq.proto.columns import decode_frames
 from pyspark_nsq.proto.errors import WireError
-from pyspark_nsq.proto.frames import CLOSE_WAIT, ERROR, HEARTBEAT, MESSAGE_ID_SIZE, OK, Frame
+from pyspark_nsq.proto.frames import CLOSE_WAIT, ERROR, HEARTBEAT, MESSAGE_HEADER_SIZE, MESSAGE_ID_SIZE, OK, Frame
 from pyspark_nsq.proto.pieces import append_piece
 from pyspark_nsq.proto.runs import FIN, REQ, TOUCH, encode_run
 
@@ -26,6 +26,9 @@ Ids = bytes | memoryview
 # case. nsqd may not have read the last of them when the connection breaks (never more than the RDY it had), and one
 # that crashes may forget some more.
 RECENT_FINS_MIN: Final = 10_000
+
+# A message of the largest size that nsqd allows unless it is told otherwise.
+LARGE_FRAME_SIZE: Final = 2**20 + MESSAGE_HEADER_SIZE
 
 # From so many FINs at once on the messages that nsqd sends for them are worth being sent together.
 _MANY_FINS: Final = 32
@@ -51,6 +54,8 @@ class Events(NamedTuple):
     messages: pa.RecordBatch
     failed: list[Failed]
     published: list[bytes]
+    # Whether a frame was completed.
+    has_frame: bool
 
 
 class Connection:
@@ -72,10 +77,13 @@ class Connection:
         self.former_rdy = 0
         self.former_rdy_until = 0.0
         self.in_flight = 0
+        # Messages show that nsqd is well.
+        self.has_delivered = False
+        # Of the frame that has begun to come: how much of it is here, and how large it is.
+        self.input_size = 0
+        self._input_needed = 0
         self._frame_size_max = frame_size_max
         self._input: list[bytes] = []
-        self._input_size = 0
-        self._input_needed = 0
         self._output: list[bytes] = []
         # The id of a message that was published elsewhere, or None for SUB.
         self._replies: deque[bytes | None] = deque([None])
@@ -86,27 +94,37 @@ class Connection:
 
     def receive(self, data: Bytes) -> Events:
         """What these bytes and those before them say. ``WireError`` and ``ConnectError`` end the connection."""
-        if self._input_size:
+        if self.input_size:
             append_piece(self._input, bytes(data))
-            self._input_size += len(data)
+            self.input_size += len(data)
             # A large frame comes in many pieces: they are joined once, when it is whole.
-            if self._input_size < self._input_needed:
+            if self.input_size < self._input_needed:
                 data = b""
             else:
                 data = b"".join(self._input)
-                self._input, self._input_size = [], 0
+                self._input, self.input_size = [], 0
         decoded = decode_frames(data, self._frame_size_max)
         if rest := bytes(data[decoded.consumed :]):
-            self._input, self._input_size = [rest], len(rest)
+            self._input, self.input_size = [rest], len(rest)
             self._input_needed = 4 + int.from_bytes(rest[:4], "big") if len(rest) >= 4 else 4
-        events = Events(decoded.messages, [], [])
+        events = Events(decoded.messages, [], [], decoded.consumed > 0)
         self.in_flight += len(decoded.messages)
+        self.has_delivered = self.has_delivered or len(decoded.messages) > 0
         # Twice: where a channel is emptied or messages time out, nsqd counts anew before it is noticed here.
         if self.in_flight > 2 * self._rdy_max:
             raise WireError(f"{self.in_flight} messages are in flight, RDY never allowed more than {self._rdy_max}")
         for control in decoded.controls:
             self._control(control.frame, events)
         return events
+
+    @property
+    def is_in_large_frame(self) -> bool:
+        return self.input_size > 0 and self._input_needed > LARGE_FRAME_SIZE
+
+    @property
+    def input_missing(self) -> int:
+        """How much of the frame that has begun to come is still to come."""
+        return self._input_needed - self.input_size if self.input_size else 0
 
     def _control(self, frame: Frame, events: Events) -> None:
         if frame.type == ERROR:

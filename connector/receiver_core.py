@@ -14,27 +14,25 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from pyspark_nsq.connector.connection import RECENT_FINS_MIN, Connection, Failed, Ids, Source
+from pyspark_nsq.connector.connection import Connection, Failed, Ids, Source
 from pyspark_nsq.connector.errors import DeadLetterError, SecurityError
 from pyspark_nsq.connector.handshake import ServerFacts
 from pyspark_nsq.connector.lanes import Chunk, Finished, Lane
+from pyspark_nsq.connector.memory import Memory, share_recent_fins
 from pyspark_nsq.connector.ready import RDY_GRACE_S, is_stuck, note_use, plan_ready
 from pyspark_nsq.connector.redeliveries import delivered_again, id_column, split_ids, without_repeats
 from pyspark_nsq.connector.settings import Address
 from pyspark_nsq.connector.source_state import Counts, Limits, SourceState
 from pyspark_nsq.connector.suspects import Suspects
 from pyspark_nsq.proto.arrays import Bytes, fixed_width_values, mask_array
+from pyspark_nsq.proto.errors import WireError
 from pyspark_nsq.proto.frames import MESSAGE_ID_SIZE
 from pyspark_nsq.proto.runs import FIN, TOUCH
 
 log = logging.getLogger(__name__)
 
 TICK_S: Final = 0.25
-# Where maxInFlightBytes stopped it, receiving goes on below this part of it.
-_RESUME_PART: Final = 0.75
 _FORGET_MARGIN_S: Final = 60.0
-# So many FINs are remembered of all connections together, 16 bytes each.
-_RECENT_FINS_MAX: Final = 500_000
 # How long a source that is gone is remembered.
 _GONE_S: Final = 60.0
 
@@ -57,9 +55,8 @@ class ReceiverCore:
         # What sources that are forgotten have counted.
         self.past: dict[Address, Counts] = {}
         self._limits = limits
-        # It holds as many bytes as it may.
-        self.paused = False
-        # For that reason, or as windows are used up, it would be in vain to wait for many more messages.
+        self._memory = Memory(self.lane, self.suspects, limits.bytes_max)
+        # For want of memory, or as windows are used up, it would be in vain to wait for many more messages.
         self.full = False
         self._plan_due = 0.0
 
@@ -83,6 +80,7 @@ class ReceiverCore:
     def take_share(self, number: int, in_flight_max: int, bytes_max: int, now: float) -> None:
         """From now on this much of the query's budget is for this receiver."""
         self._limits = replace(self._limits, in_flight_max=in_flight_max, bytes_max=bytes_max)
+        self._memory.size_max = bytes_max
         self._plan(now)
         self.share_number = number
 
@@ -91,7 +89,10 @@ class ReceiverCore:
 
     def to_connect(self, now: float) -> list[Source]:
         """The connections to open now, each of which is to be answered by ``connected`` or ``connect_failed``."""
-        missing = []
+        missing: list[Source] = []
+        if self.paused:
+            # Nothing could come, but from one that breaks the rules and would do so again.
+            return missing
         for state in self.sources.values():
             count = state.wanted - len(state.connections) - state.opening
             if state.assigned and count > 0 and now >= state.retry_at and not self.stopping:
@@ -141,6 +142,7 @@ class ReceiverCore:
             state.refusal = str(error) if isinstance(error, SecurityError) else ""
         state.suspect_until = now + connection.max_msg_timeout_s + _FORGET_MARGIN_S
         self.suspects.lose(connection)
+        self._memory.forget(connection)
         # After its answer to CLS nsqd has read all.
         if not connection.closed_by_nsqd:
             state.redeliveries.commit(connection.recent_fins(), now)
@@ -148,16 +150,26 @@ class ReceiverCore:
             if chunk.connection is connection:
                 self._index(chunk)
         if not connection.closing:
-            if connection.subscribed and now - state.subscribed_at >= self._limits.retry_delay_s_max:
-                # It did well. One that accepts a SUB and then breaks the protocol is asked ever later.
+            has_lasted = connection.subscribed and now - state.subscribed_at >= self._limits.retry_delay_s_max
+            if (connection.has_delivered or has_lasted) and not isinstance(error, WireError):
+                # It did well. One that only accepts a SUB, or breaks the protocol, is asked ever later.
                 state.failures = 0
             self._back_off(state, now)
         self._plan_due = now
 
     # Messages.
 
-    def received(self, connection: Connection, data: Bytes, now: float) -> None:
-        """Bytes came. ``WireError`` and ``ConnectError`` say that the connection has to be closed."""
+    @property
+    def paused(self) -> bool:
+        """It holds as many bytes as it may."""
+        return self._memory.is_used_up
+
+    def may_read(self, connection: Connection, now: float) -> bool:
+        """Whether there is room for what comes: until then it waits in the socket."""
+        return self.stopping or self._memory.has_room(connection, now)
+
+    def received(self, connection: Connection, data: Bytes, now: float) -> bool:
+        """Whether these bytes complete a frame. ``WireError`` and ``ConnectError`` say to close the connection."""
         was_subscribed = connection.subscribed
         events = connection.receive(data)
         state = self._state(connection.source)
@@ -165,6 +177,7 @@ class ReceiverCore:
             self._has_subscribed = True
             state.subscribed_at = now
             self._plan_due = now
+        self._memory.received(connection, events.messages.nbytes, now)
         for failed in events.failed:
             self._too_late(state, connection, failed, now)
         for message_id in events.published:
@@ -172,16 +185,16 @@ class ReceiverCore:
             self._finish_ids(state, connection, message_id)
         if len(events.messages):
             self._arrived(state, connection, events.messages, now)
+        if not self.paused and self._memory.size >= self._limits.bytes_max:
+            # At once: the next read may bring as much again.
+            self._plan(now)
+        return events.has_frame
 
     def _arrived(self, state: SourceState, connection: Connection, messages: pa.RecordBatch, now: float) -> None:
         state.counts.received += len(messages)
-        state.failures = 0
         for part in without_repeats(messages):
             self._take_in(state, connection, part, now)
         note_use(state, (connection,), now)
-        if not self.paused and self._size >= self._limits.bytes_max:
-            # At once: the next read may bring as much again.
-            self._plan(now)
 
     def _take_in(self, state: SourceState, connection: Connection, messages: pa.RecordBatch, now: float) -> None:
         self._recall(state, connection, messages, now)
@@ -205,10 +218,6 @@ class ReceiverCore:
             repeated = split_ids(id_column(messages.filter(mask_array(again))))
             if finished := [message_id for message_id in repeated if message_id in recent]:
                 state.redeliveries.commit(finished, now)
-
-    @property
-    def _size(self) -> int:
-        return self.lane.size + self.suspects.size
 
     def _accept(self, state: SourceState, connection: Connection, messages: pa.RecordBatch, now: float) -> None:
         """Messages that nobody has: they are to be emitted, if they are no poison."""
@@ -403,9 +412,9 @@ class ReceiverCore:
     def _plan(self, now: float) -> None:
         """Decide anew how much may be in flight where."""
         self._plan_due = now + TICK_S
-        self.paused = self._size >= self._limits.bytes_max * (_RESUME_PART if self.paused else 1)
+        self._memory.look(now)
         self._forget(now)
-        self._share_memory()
+        share_recent_fins([connection for state in self.sources.values() for connection in state.connections])
         plan_ready(self.sources.values(), self._limits.in_flight_max, self.paused, now)
         self.full = is_stuck(self.sources.values(), now) or self.paused
         self.charge = sum(c.charge(now) for state in self.sources.values() for c in state.connections)
@@ -420,12 +429,6 @@ class ReceiverCore:
             if is_gone and now - state.lost_at > _GONE_S:
                 del self.sources[state.source]
                 self.past.setdefault(state.source.nsqd, Counts()).add(state.counts)
-
-    def _share_memory(self) -> None:
-        """Many connections remember fewer of their FINs."""
-        connections = [connection for state in self.sources.values() for connection in state.connections]
-        for connection in connections:
-            connection.recent_fins_min = min(RECENT_FINS_MIN, _RECENT_FINS_MAX // len(connections))
 
     # The end.
 

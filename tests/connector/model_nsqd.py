@@ -25,6 +25,9 @@ from pyspark_nsq.proto.parser import (
     Touch,
 )
 
+# A liar goes on until so much is unread.
+_SOCKET_SIZE = 2**20
+
 
 @dataclass
 class Message:
@@ -69,14 +72,19 @@ class ModelNsqd:
         self.is_stalled = False
         # Commands that it answers with an error, after which it breaks the connection.
         self.refused: dict[type, bytes] = {}
+        # Once it was asked for messages it delivers them, whatever RDY says.
+        self.is_liar = False
+        # Why connections ended.
+        self.broken: list[str] = []
         self._timeout_s = timeout_s
         self._timeout_s_max = timeout_s_max
         self._count = 0
 
-    def publish(self, count: int) -> list[bytes]:
+    def publish(self, count: int, size: int = 0) -> list[bytes]:
+        """So many messages, with bodies of so many bytes, or short ones."""
         ids = [b"%08d%08d" % (self.source.nsqd.port, self._count + index) for index in range(count)]
         self._count += count
-        self.queue.extend(Message(message_id, b"body of " + message_id) for message_id in ids)
+        self.queue.extend(Message(message_id, bytes(size) or b"body of " + message_id) for message_id in ids)
         return ids
 
     def connect(self, core: ReceiverCore, now: float) -> Connection:
@@ -164,23 +172,26 @@ class ModelNsqd:
         """Send a receiver replies, and messages as far as RDY allows."""
         for connection, client in [each for each in self.clients.items() if each[1].core is core]:
             data, client.replies = bytes(client.replies), bytearray()
-            while self.queue and len(client.in_flight) < client.rdy:
+            is_unread = len(data) > _SOCKET_SIZE
+            lies = self.is_liar and client.rdy_given > 0 and not is_unread
+            while self.queue and (lies or len(client.in_flight) < client.rdy):
                 message = self.queue.popleft()
                 message.attempts += 1
                 client.in_flight[message.id] = Flight(message, now, now + self._timeout_s)
                 data += encode_message(int(now * 1e9), message.attempts, message.id, message.body)
-            if self.is_stalled:
+            if self.is_stalled or not core.may_read(connection, now):
                 client.replies += data
             elif data:
                 self._send(core, connection, data, now)
 
     def _send(self, core: ReceiverCore, connection: Connection, data: bytes, now: float) -> None:
-        """What the receiver does not believe, or cannot bear, ends the connection: expected of a nsqd that refuses."""
+        """Only one that refuses, or lies, may be told by the receiver that this ends the connection."""
         try:
             core.received(connection, data, now)
         except (NsqError, WireError) as error:
-            if not self.refused:
+            if not self.refused and not self.is_liar:
                 raise
+            self.broken.append(str(error))
             self.cut(connection)
             core.lost_connection(connection, now, error)
 
@@ -210,7 +221,7 @@ def limits(**changes: object) -> Limits:
         "channel": "channel",
         "in_flight_max": 100,
         "bytes_max": 2**30,
-        "frame_size_max": 2**20,
+        "frame_size_max": 2**30,
         "attempts_max": None,
         "dead_letter_topic": None,
         "retry_delay_s": 0.1,

@@ -161,7 +161,7 @@ def test_a_schema_that_cannot_be_served_is_refused(schema: str, error: str) -> N
 def test_a_body_that_may_be_null_is_not_promised_to_be_none() -> None:
     struct = StructType([StructField("body", StringType(), nullable=False)])
     check_schema(struct, "fail")
-    with pytest.raises(OptionError, match="column body of the schema is NOT NULL: .* leave that out, or set invalidUtf8"):
+    with pytest.raises(OptionError, match=r"body of the schema is NOT NULL: .*; leave that out, or set invalidUtf8"):
         check_schema(struct, "null")
     check_schema(StructType([StructField("body", BinaryType(), nullable=False)]), "null")
 
