@@ -314,19 +314,26 @@ class ReceiverCore:
 
     def _too_late(self, state: SourceState, connection: Connection, failed: Failed, now: float) -> None:
         """nsqd has given the message up, and delivers it again, to whomever."""
+        if failed.word == TOUCH and not self._give_up(state, connection, failed.message_id):
+            # That was known, or its FIN fails as well.
+            return
         state.counts.timed_out += 1
         if failed.word == FIN:
             state.redeliveries.commit([failed.message_id], now)
-        if failed.word != TOUCH:
-            return
-        self.suspects.give_up(connection, failed.message_id)
-        position = state.redeliveries.held.get(failed.message_id)
+
+    def _give_up(self, state: SourceState, connection: Connection, message_id: bytes) -> bool:
+        """nsqd has it no longer in flight on this connection: whether it was taken for that."""
+        if self.suspects.give_up(connection, message_id):
+            return True
+        position = state.redeliveries.held.get(message_id)
         if position is None:
-            return
+            return False
         chunk = self.lane.at(position)
-        if chunk.rehomed.get(position, chunk.connection) is connection:
-            chunk.rehomed[position] = None
-            connection.in_flight -= 1
+        if chunk.rehomed.get(position, chunk.connection) is not connection:
+            return False
+        chunk.rehomed[position] = None
+        connection.in_flight -= 1
+        return True
 
     def _index_all(self, source: Source) -> None:
         for chunk in self.lane:

@@ -89,6 +89,29 @@ def test_a_slow_batch_is_touched_until_nsqd_gives_it_up_and_then_joined() -> Non
     assert state.connections[0].in_flight == 0
 
 
+def test_a_time_out_is_counted_once_however_often_it_is_noticed() -> None:
+    """Here by its copy on another connection, and by TOUCHes that came too late."""
+    nsqd = ModelNsqd(rdy_max=5, timeout_s=60)
+    core = started(nsqd, in_flight_max=10)
+    published = nsqd.publish(10)
+    run(core, nsqd, 1.0, 2.0)
+    first, second = nsqd.clients
+    assert nsqd.in_flight() == 10
+    # Two TOUCHes for each are on their way when nsqd gives them up, and delivers some of the first's to the second.
+    nsqd.is_stalled = True
+    nsqd.clients[first].rdy = 0
+    run(core, nsqd, 32.0, 62.5)
+    nsqd.is_stalled = False
+    run(core, nsqd, 63.0)
+    core.finish(10, 64.0)
+    run(core, nsqd, 64.0, 65.0)
+    assert nsqd.errors == [b"TOUCH"] * 20
+    state = core.sources[nsqd.source]
+    assert state.counts.timed_out == 10
+    assert nsqd.finished == Counter(published)
+    assert sum(connection.in_flight for connection in state.connections) == 0
+
+
 def test_a_long_silence_of_the_receiver_emits_nothing_twice() -> None:
     nsqd = ModelNsqd(timeout_s=60)
     core = started(nsqd)
