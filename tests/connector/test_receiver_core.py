@@ -95,7 +95,7 @@ def test_a_time_out_is_counted_once_however_often_it_is_noticed() -> None:
     core = started(nsqd, in_flight_max=10)
     published = nsqd.publish(10)
     run(core, nsqd, 1.0, 2.0)
-    first, second = nsqd.clients
+    first = connection_of(nsqd)
     assert nsqd.in_flight() == 10
     # Two TOUCHes for each are on their way when nsqd gives them up, and delivers some of the first's to the second.
     nsqd.is_stalled = True
