@@ -9,8 +9,8 @@ from pyspark_nsq.connector.discovery import TopicStats
 
 # Where no message from before the start has come for so long, others have taken them, or the channel is paused.
 _QUIET_S: Final = 5.0
-# Deferred messages that are due come within this time.
-_DEFERRED_QUIET_S: Final = 1.0
+# Deferred messages that are due come within this time: Go's nsqd looks at a channel that is new only after 5 seconds.
+_DEFERRED_QUIET_S: Final = 6.0
 # So much of the time between two looks counts as silence where the receivers were full: between them they had room.
 _FULL_LOOK_S: Final = 1.0
 # After so many failures in a row an nsqd counts as not there.
@@ -129,7 +129,8 @@ def _is_drained(progress: _Progress) -> bool:
         return False
     # Where messages are published all the time it is never idle. Clocks differ: some that look new may be older.
     has_enough = progress.intake.received >= (progress.there or 0)
-    return progress.quiet_s >= _QUIET_S and (has_enough or progress.idle_s >= _QUIET_S)
+    quiet_s = _DEFERRED_QUIET_S if _deferred(progress.stats) else _QUIET_S
+    return progress.quiet_s >= quiet_s and (has_enough or progress.idle_s >= quiet_s)
 
 
 def _is_empty(progress: _Progress) -> bool:

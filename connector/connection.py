@@ -9,21 +9,26 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
+from pyspark_nsq.connector.errors import ConnectError, DeadLetterError
 from pyspark_nsq.connector.handshake import ServerFacts, refused
 from pyspark_nsq.connector.settings import Address
 from pyspark_nsq.proto import commands
 from pyspark_nsq.proto.arrays import Bytes
 from pyspark_nsq.proto.columns import decode_frames
 from pyspark_nsq.proto.errors import WireError
-from pyspark_nsq.proto.frames import CLOSE_WAIT, ERROR, HEARTBEAT, MESSAGE_ID_SIZE, OK, Frame
+from pyspark_nsq.proto.frames import CLOSE_WAIT, ERROR, HEARTBEAT, MESSAGE_HEADER_SIZE, MESSAGE_ID_SIZE, OK, Frame
 from pyspark_nsq.proto.pieces import append_piece
 from pyspark_nsq.proto.runs import FIN, REQ, TOUCH, encode_run
 
 Ids = bytes | memoryview
 
-# So many FINs of a connection are remembered, or as many as its RDY ever was. nsqd may not have read the last of them
-# when the connection breaks (never more than the RDY it had), and one that crashes may forget some more.
+# So many FINs of a connection are remembered where there are few connections, and as many as its RDY ever was in any
+# case. nsqd may not have read the last of them when the connection breaks (never more than the RDY it had), and one
+# that crashes may forget some more.
 RECENT_FINS_MIN: Final = 10_000
+
+# A message of the largest size that nsqd allows unless it is told otherwise.
+LARGE_FRAME_SIZE: Final = 2**20 + MESSAGE_HEADER_SIZE
 
 # From so many FINs at once on the messages that nsqd sends for them are worth being sent together.
 _MANY_FINS: Final = 32
@@ -49,6 +54,8 @@ class Events(NamedTuple):
     messages: pa.RecordBatch
     failed: list[Failed]
     published: list[bytes]
+    # Whether a frame was completed.
+    has_frame: bool
 
 
 class Connection:
@@ -70,41 +77,54 @@ class Connection:
         self.former_rdy = 0
         self.former_rdy_until = 0.0
         self.in_flight = 0
+        # Messages show that nsqd is well.
+        self.has_delivered = False
+        # Of the frame that has begun to come: how much of it is here, and how large it is.
+        self.input_size = 0
+        self._input_needed = 0
         self._frame_size_max = frame_size_max
         self._input: list[bytes] = []
-        self._input_size = 0
-        self._input_needed = 0
         self._output: list[bytes] = []
         # The id of a message that was published elsewhere, or None for SUB.
         self._replies: deque[bytes | None] = deque([None])
-        self._recent_fins: deque[bytes] = deque()
-        self._recent_fin_count = 0
+        self.recent_fins_min = RECENT_FINS_MIN
+        self._recent_fins = bytearray()
         self._unsent_fins = 0
         self._output.append(commands.sub(source.topic, channel))
 
     def receive(self, data: Bytes) -> Events:
         """What these bytes and those before them say. ``WireError`` and ``ConnectError`` end the connection."""
-        if self._input_size:
+        if self.input_size:
             append_piece(self._input, bytes(data))
-            self._input_size += len(data)
+            self.input_size += len(data)
             # A large frame comes in many pieces: they are joined once, when it is whole.
-            if self._input_size < self._input_needed:
+            if self.input_size < self._input_needed:
                 data = b""
             else:
                 data = b"".join(self._input)
-                self._input, self._input_size = [], 0
+                self._input, self.input_size = [], 0
         decoded = decode_frames(data, self._frame_size_max)
         if rest := bytes(data[decoded.consumed :]):
-            self._input, self._input_size = [rest], len(rest)
+            self._input, self.input_size = [rest], len(rest)
             self._input_needed = 4 + int.from_bytes(rest[:4], "big") if len(rest) >= 4 else 4
-        events = Events(decoded.messages, [], [])
+        events = Events(decoded.messages, [], [], decoded.consumed > 0)
         self.in_flight += len(decoded.messages)
+        self.has_delivered = self.has_delivered or len(decoded.messages) > 0
         # Twice: where a channel is emptied or messages time out, nsqd counts anew before it is noticed here.
         if self.in_flight > 2 * self._rdy_max:
             raise WireError(f"{self.in_flight} messages are in flight, RDY never allowed more than {self._rdy_max}")
         for control in decoded.controls:
             self._control(control.frame, events)
         return events
+
+    @property
+    def is_in_large_frame(self) -> bool:
+        return self.input_size > 0 and self._input_needed > LARGE_FRAME_SIZE
+
+    @property
+    def input_missing(self) -> int:
+        """How much of the frame that has begun to come is still to come."""
+        return self._input_needed - self.input_size if self.input_size else 0
 
     def _control(self, frame: Frame, events: Events) -> None:
         if frame.type == ERROR:
@@ -128,7 +148,15 @@ class Connection:
             prefix = b"E_%b_FAILED %b " % (word, word)
             if error.startswith(prefix) and len(error) >= len(prefix) + MESSAGE_ID_SIZE:
                 return Failed(word, error[len(prefix) : len(prefix) + MESSAGE_ID_SIZE])
-        raise refused(self.source.nsqd, error)
+        raise self._fatal(error)
+
+    def _fatal(self, error: bytes) -> ConnectError:
+        """Why nsqd ends the connection; with the option for which it published, where that is not allowed."""
+        refusal = refused(self.source.nsqd, error)
+        if self.subscribed and self._replies and error.startswith(b"E_UNAUTHORIZED"):
+            remedy = "with deadLetterTopic the secret has to open publishing to that topic"
+            return DeadLetterError(self.source.nsqd, f"{refusal.reason}; {remedy}")
+        return refusal
 
     def take_output(self) -> list[bytes]:
         """The bytes to send, in order."""
@@ -160,14 +188,13 @@ class Connection:
         return max(self.rdy, self.in_flight, former)
 
     def finish(self, ids: Ids) -> None:
+        count = len(ids) // MESSAGE_ID_SIZE
         self._output.append(encode_run(FIN, ids))
-        self.in_flight -= len(ids) // MESSAGE_ID_SIZE
-        self._recent_fins.append(bytes(ids))
-        self._recent_fin_count += len(ids) // MESSAGE_ID_SIZE
-        self._unsent_fins += len(ids) // MESSAGE_ID_SIZE
-        count_min = max(RECENT_FINS_MIN, self._rdy_max)
-        while self._recent_fin_count - len(self._recent_fins[0]) // MESSAGE_ID_SIZE >= count_min:
-            self._recent_fin_count -= len(self._recent_fins.popleft()) // MESSAGE_ID_SIZE
+        self.in_flight -= count
+        self._unsent_fins += count
+        self._recent_fins += ids
+        remembered = max(self.recent_fins_min, self._rdy_max) * MESSAGE_ID_SIZE
+        del self._recent_fins[: max(0, len(self._recent_fins) - remembered)]
 
     def touch(self, ids: Ids) -> None:
         self._output.append(encode_run(TOUCH, ids))
@@ -190,4 +217,4 @@ class Connection:
 
     def recent_fins(self) -> bytes:
         """The ids whose FIN nsqd may not have seen."""
-        return b"".join(self._recent_fins)
+        return bytes(self._recent_fins)

@@ -49,7 +49,7 @@ _STARTERS_MIN: Final = 4
 
 
 class RefusalError(NsqError):
-    """No nsqd lets the query in, and trying again does not help. Once one has, failures are only logged."""
+    """No nsqd lets the query in, or one refuses its dead letters, and trying again does not help."""
 
 
 class Coordinator:
@@ -206,6 +206,8 @@ class Coordinator:
     def _check_receivers(self) -> None:
         if failure := self._crew.failure:
             raise failure
+        if failures := [status.failure for status in self._statuses() if status.failure]:
+            raise RefusalError(failures[0])
         refusals = [
             receiver.status.refusal if receiver.status and not receiver.incarnation else ""
             for index, receiver in enumerate(self._receivers)

@@ -37,6 +37,10 @@ class SecurityError(ConnectError):
     """TLS, a certificate, a secret, a feature or a value that one side refuses: only a change helps, not a new try."""
 
 
+class DeadLetterError(ConnectError):
+    """The secret does not open publishing to ``deadLetterTopic``."""
+
+
 class DiscoveryError(NsqError):
     """A lookupd or an nsqd did not answer a question over HTTP, or not in the form it has to."""
 

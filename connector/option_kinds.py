@@ -126,7 +126,7 @@ BOOLEAN: Final = Kind("true or false", _boolean)
 PATTERN: Final = Kind("a regular expression, which has to match the whole name", _pattern)
 TEXT: Final = Kind("a text without control characters, not empty", _text)
 PATH: Final = Kind("the path of a file", _text)
-SECRET: Final = Kind("a text, not empty", lambda text: Secret(_text(text)), is_secret=True)
+SECRET: Final = Kind(TEXT.allowed, lambda text: Secret(_text(text)), is_secret=True)
 
 
 def integer(low: int, high: int) -> Kind:

@@ -81,7 +81,8 @@ OPTIONS: Final = (
         Side.SOURCE,
         HTTP_ADDRESSES,
         None,
-        "HTTP addresses of those nsqds in the same order, for the backlog. What lookupds found needs none.",
+        "HTTP addresses of those nsqds in the same order, for the backlog, and for `Trigger.AvailableNow` to know what "
+        "there is. What lookupds found needs none.",
     ),
     Option(
         "lookupdPollInterval", Side.BOTH, duration_ms(100, _DAY), "30s", "How often lookupds are asked for the nsqds."

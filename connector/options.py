@@ -12,7 +12,7 @@ from pyspark_nsq.connector.receiver_options import ReceiverOptions, receiver_opt
 from pyspark_nsq.connector.security import check_security
 from pyspark_nsq.connector.settings import Address, ConnectionSettings, HttpAddress, Security
 
-# What Spark puts among a source's or a sink's options for its own use, in lower case.
+# What Spark puts among a sink's options for its own use, in lower case.
 _SPARK_OWN: Final = {"checkpointlocation", "path", "queryname"}
 # The reason, sizes and the name of a topic as JSON, however much of it is escaped.
 _DEAD_LETTER_SIZE_MAX: Final = 1024
@@ -138,6 +138,8 @@ def _parse(texts: Mapping[str, str], side: Side) -> dict[str, Any]:
     """The value of every option of this side by its name; None where there is neither value nor default."""
     given = {name.lower(): text for name, text in texts.items()}
     known = {option.name.lower() for option in options_of(side)}
+    if side is Side.SOURCE and "path" in given:
+        raise OptionError("option path: the source has none, did you mean option topic? load() takes no argument")
     for name in given:
         if name not in known | _SPARK_OWN:
             raise OptionError(_unknown(name, side))
@@ -149,7 +151,7 @@ def _value(option: Option, text: str | None) -> Any:
     if text is None:
         return None
     try:
-        return option.kind.parse(text.strip())
+        return option.kind.parse(text if option.kind.is_secret else text.strip())
     except (ValueError, KeyError) as error:
         shown = "its value (not shown)" if option.kind.is_secret else repr(text)
         reason = f" ({error})" if isinstance(error, ValueError) and str(error) else ""

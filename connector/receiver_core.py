@@ -15,22 +15,23 @@ import numpy as np
 import pyarrow as pa
 
 from pyspark_nsq.connector.connection import Connection, Failed, Ids, Source
+from pyspark_nsq.connector.errors import DeadLetterError, SecurityError
 from pyspark_nsq.connector.handshake import ServerFacts
 from pyspark_nsq.connector.lanes import Chunk, Finished, Lane
+from pyspark_nsq.connector.memory import Memory, share_recent_fins
 from pyspark_nsq.connector.ready import RDY_GRACE_S, is_stuck, note_use, plan_ready
 from pyspark_nsq.connector.redeliveries import delivered_again, id_column, split_ids, without_repeats
 from pyspark_nsq.connector.settings import Address
 from pyspark_nsq.connector.source_state import Counts, Limits, SourceState
 from pyspark_nsq.connector.suspects import Suspects
 from pyspark_nsq.proto.arrays import Bytes, fixed_width_values, mask_array
+from pyspark_nsq.proto.errors import WireError
 from pyspark_nsq.proto.frames import MESSAGE_ID_SIZE
 from pyspark_nsq.proto.runs import FIN, TOUCH
 
 log = logging.getLogger(__name__)
 
 TICK_S: Final = 0.25
-# Where maxInFlightBytes stopped it, receiving goes on below this part of it.
-_RESUME_PART: Final = 0.75
 _FORGET_MARGIN_S: Final = 60.0
 # How long a source that is gone is remembered.
 _GONE_S: Final = 60.0
@@ -44,7 +45,9 @@ class ReceiverCore:
         self.lost = 0
         self._lost_ranges: set[tuple[int, int]] = set()
         self.stopping = False
-        self._has_connected = False
+        self._has_subscribed = False
+        # Why the query cannot go on; empty as long as it can.
+        self.failure = ""
         # The newest share that holds, and how many messages can be in flight, whatever happens.
         self.share_number = 0
         self.charge = 0
@@ -52,9 +55,8 @@ class ReceiverCore:
         # What sources that are forgotten have counted.
         self.past: dict[Address, Counts] = {}
         self._limits = limits
-        # It holds as many bytes as it may.
-        self.paused = False
-        # For that reason, or as windows are used up, it would be in vain to wait for many more messages.
+        self._memory = Memory(self.lane, self.suspects, limits.bytes_max)
+        # For want of memory, or as windows are used up, it would be in vain to wait for many more messages.
         self.full = False
         self._plan_due = 0.0
 
@@ -78,6 +80,7 @@ class ReceiverCore:
     def take_share(self, number: int, in_flight_max: int, bytes_max: int, now: float) -> None:
         """From now on this much of the query's budget is for this receiver."""
         self._limits = replace(self._limits, in_flight_max=in_flight_max, bytes_max=bytes_max)
+        self._memory.size_max = bytes_max
         self._plan(now)
         self.share_number = number
 
@@ -86,7 +89,10 @@ class ReceiverCore:
 
     def to_connect(self, now: float) -> list[Source]:
         """The connections to open now, each of which is to be answered by ``connected`` or ``connect_failed``."""
-        missing = []
+        missing: list[Source] = []
+        if self.paused:
+            # Nothing could come, but from one that breaks the rules and would do so again.
+            return missing
         for state in self.sources.values():
             count = state.wanted - len(state.connections) - state.opening
             if state.assigned and count > 0 and now >= state.retry_at and not self.stopping:
@@ -101,7 +107,6 @@ class ReceiverCore:
         connection = Connection(source, facts, self._limits.channel, self._limits.frame_size_max)
         state.opening -= 1
         state.connections.append(connection)
-        self._has_connected = True
         state.redeliveries.connected(now)
         return connection
 
@@ -117,7 +122,7 @@ class ReceiverCore:
     def refusal(self) -> str:
         """Why every source has been refused since the start; empty where there is hope."""
         refusals = [state.refusal for state in self.sources.values() if state.assigned]
-        return refusals[0] if refusals and all(refusals) and not self._has_connected else ""
+        return refusals[0] if refusals and all(refusals) and not self._has_subscribed else ""
 
     def _back_off(self, state: SourceState, now: float) -> None:
         state.counts.failed_connections += 1
@@ -125,14 +130,19 @@ class ReceiverCore:
         state.failures += 1
         state.retry_at = now + delay
 
-    def lost_connection(self, connection: Connection, now: float) -> None:
-        """Its socket is closed: what it delivered can be read, but no longer be finished there."""
+    def lost_connection(self, connection: Connection, now: float, error: Exception | None = None) -> None:
+        """Its socket is closed, for an error or in order: what it delivered can be read, but not finished there."""
         state = self._state(connection.source)
         connection.alive = False
         state.connections.remove(connection)
         state.lost_at = now
+        if isinstance(error, DeadLetterError):
+            self.failure = str(error)
+        if not connection.subscribed:
+            state.refusal = str(error) if isinstance(error, SecurityError) else ""
         state.suspect_until = now + connection.max_msg_timeout_s + _FORGET_MARGIN_S
         self.suspects.lose(connection)
+        self._memory.forget(connection)
         # After its answer to CLS nsqd has read all.
         if not connection.closed_by_nsqd:
             state.redeliveries.commit(connection.recent_fins(), now)
@@ -140,22 +150,34 @@ class ReceiverCore:
             if chunk.connection is connection:
                 self._index(chunk)
         if not connection.closing:
-            if now - state.subscribed_at >= self._limits.retry_delay_s_max:
-                # It did well. One that accepts a SUB and then breaks the protocol is asked ever later.
+            has_lasted = connection.subscribed and now - state.subscribed_at >= self._limits.retry_delay_s_max
+            if (connection.has_delivered or has_lasted) and not isinstance(error, WireError):
+                # It did well. One that only accepts a SUB, or breaks the protocol, is asked ever later.
                 state.failures = 0
             self._back_off(state, now)
         self._plan_due = now
 
     # Messages.
 
-    def received(self, connection: Connection, data: Bytes, now: float) -> None:
-        """Bytes came. ``WireError`` and ``ConnectError`` say that the connection has to be closed."""
+    @property
+    def paused(self) -> bool:
+        """It holds as many bytes as it may."""
+        return self._memory.is_used_up
+
+    def may_read(self, connection: Connection, now: float) -> bool:
+        """Whether there is room for what comes: until then it waits in the socket."""
+        return self.stopping or self._memory.has_room(connection, now)
+
+    def received(self, connection: Connection, data: Bytes, now: float) -> bool:
+        """Whether these bytes complete a frame. ``WireError`` and ``ConnectError`` say to close the connection."""
         was_subscribed = connection.subscribed
         events = connection.receive(data)
         state = self._state(connection.source)
         if connection.subscribed and not was_subscribed:
+            self._has_subscribed = True
             state.subscribed_at = now
             self._plan_due = now
+        self._memory.received(connection, events.messages.nbytes, now)
         for failed in events.failed:
             self._too_late(state, connection, failed, now)
         for message_id in events.published:
@@ -163,16 +185,16 @@ class ReceiverCore:
             self._finish_ids(state, connection, message_id)
         if len(events.messages):
             self._arrived(state, connection, events.messages, now)
+        if not self.paused and self._memory.size >= self._limits.bytes_max:
+            # At once: the next read may bring as much again.
+            self._plan(now)
+        return events.has_frame
 
     def _arrived(self, state: SourceState, connection: Connection, messages: pa.RecordBatch, now: float) -> None:
         state.counts.received += len(messages)
-        state.failures = 0
         for part in without_repeats(messages):
             self._take_in(state, connection, part, now)
         note_use(state, (connection,), now)
-        if not self.paused and self._size >= self._limits.bytes_max:
-            # At once: the next read may bring as much again.
-            self._plan(now)
 
     def _take_in(self, state: SourceState, connection: Connection, messages: pa.RecordBatch, now: float) -> None:
         self._recall(state, connection, messages, now)
@@ -196,10 +218,6 @@ class ReceiverCore:
             repeated = split_ids(id_column(messages.filter(mask_array(again))))
             if finished := [message_id for message_id in repeated if message_id in recent]:
                 state.redeliveries.commit(finished, now)
-
-    @property
-    def _size(self) -> int:
-        return self.lane.size + self.suspects.size
 
     def _accept(self, state: SourceState, connection: Connection, messages: pa.RecordBatch, now: float) -> None:
         """Messages that nobody has: they are to be emitted, if they are no poison."""
@@ -296,19 +314,26 @@ class ReceiverCore:
 
     def _too_late(self, state: SourceState, connection: Connection, failed: Failed, now: float) -> None:
         """nsqd has given the message up, and delivers it again, to whomever."""
+        if failed.word == TOUCH and not self._give_up(state, connection, failed.message_id):
+            # That was known, or its FIN fails as well.
+            return
         state.counts.timed_out += 1
         if failed.word == FIN:
             state.redeliveries.commit([failed.message_id], now)
-        if failed.word != TOUCH:
-            return
-        self.suspects.give_up(connection, failed.message_id)
-        position = state.redeliveries.held.get(failed.message_id)
+
+    def _give_up(self, state: SourceState, connection: Connection, message_id: bytes) -> bool:
+        """nsqd has it no longer in flight on this connection: whether it was taken for that."""
+        if self.suspects.give_up(connection, message_id):
+            return True
+        position = state.redeliveries.held.get(message_id)
         if position is None:
-            return
+            return False
         chunk = self.lane.at(position)
-        if chunk.rehomed.get(position, chunk.connection) is connection:
-            chunk.rehomed[position] = None
-            connection.in_flight -= 1
+        if chunk.rehomed.get(position, chunk.connection) is not connection:
+            return False
+        chunk.rehomed[position] = None
+        connection.in_flight -= 1
+        return True
 
     def _index_all(self, source: Source) -> None:
         for chunk in self.lane:
@@ -394,8 +419,9 @@ class ReceiverCore:
     def _plan(self, now: float) -> None:
         """Decide anew how much may be in flight where."""
         self._plan_due = now + TICK_S
-        self.paused = self._size >= self._limits.bytes_max * (_RESUME_PART if self.paused else 1)
+        self._memory.look(now)
         self._forget(now)
+        share_recent_fins([connection for state in self.sources.values() for connection in state.connections])
         plan_ready(self.sources.values(), self._limits.in_flight_max, self.paused, now)
         self.full = is_stuck(self.sources.values(), now) or self.paused
         self.charge = sum(c.charge(now) for state in self.sources.values() for c in state.connections)

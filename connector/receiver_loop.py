@@ -32,7 +32,7 @@ _CONNECT_THREADS: Final = 8
 _CLOSE_S: Final = 2.0
 # So many bytes may wait for an nsqd that reads nothing: the FINs of three million messages.
 _UNSENT_MAX: Final = 64 * 1024 * 1024
-# nsqd sends heartbeats; after so many intervals without any the connection is dead, whatever TCP says.
+# nsqd sends heartbeats; after so many intervals without a whole frame the connection is dead, whatever TCP says.
 _SILENT_INTERVALS: Final = 2.5
 
 # Larger pieces than nsqd's default, which it allows unless it is told otherwise.
@@ -73,6 +73,8 @@ class ReceiverLoop:
         self._links: dict[Connection, _Link] = {}
         # Links with bytes that the selector cannot see, as TLS and decompression hold them.
         self._pending: set[_Link] = set()
+        # Links for whose bytes there is no room.
+        self._held: set[_Link] = set()
         self._calls: deque[tuple[Callable[[float], Any], Future[Any]]] = deque()
         self._wake_receiver, self._wake_sender = socket.socketpair()
         self._wake_receiver.setblocking(False)
@@ -157,12 +159,12 @@ class ReceiverLoop:
         self._core.tick(now)
         self._run_calls(now)
         has_read = False
-        pending, self._pending = self._pending, set()
-        for link in pending:
+        waiting, self._pending, self._held = self._pending | self._held, set(), set()
+        for link in waiting:
             self._read(link, now)
         for key, mask in ready:
             if isinstance(key.data, _Link):
-                if mask & selectors.EVENT_READ and key.data not in pending:
+                if mask & selectors.EVENT_READ and key.data not in waiting:
                     has_read = True
                     self._read(key.data, now)
             else:
@@ -171,7 +173,7 @@ class ReceiverLoop:
         self._send()
         self._close_silent(now)
         self._observer.changed(self._core, now)
-        if has_read:
+        if has_read or self._held:
             time.sleep(_PAUSE_S)
 
     def _run_calls(self, now: float) -> None:
@@ -243,20 +245,24 @@ class ReceiverLoop:
     def _read(self, link: _Link, now: float) -> None:
         if link.connection not in self._links:
             return
+        if not self._core.may_read(link.connection, now):
+            link.heard_at = now
+            self._held.add(link)
+            return
         try:
             size = link.stream.read_into(self._buffer)
             if size:
-                link.heard_at = now
-                self._core.received(link.connection, self._buffer[:size], now)
+                if self._core.received(link.connection, self._buffer[:size], now):
+                    link.heard_at = now
                 if link.stream.pending:
                     self._pending.add(link)
         except BlockingIOError:
             return
         except (OSError, NsqError, WireError) as error:
-            self._lose(link, str(error), now)
+            self._lose(link, error, now)
             return
         if not size:
-            self._lose(link, "the connection was closed by nsqd", now)
+            self._lose(link, ConnectionError("the connection was closed by nsqd"), now)
 
     def _send(self) -> None:
         now = time.monotonic()
@@ -265,10 +271,10 @@ class ReceiverLoop:
                 try:
                     self._flush(link)
                 except OSError as error:
-                    self._lose(link, str(error), now)
+                    self._lose(link, error, now)
             connection = link.connection
             if connection.closed_by_nsqd and connection.in_flight == 0 and not self._stopped:
-                self._lose(link, "", now)
+                self._lose(link, None, now)
 
     def _flush(self, link: _Link) -> None:
         link.stream.queue(*link.connection.take_output())
@@ -284,18 +290,19 @@ class ReceiverLoop:
     def _close_silent(self, now: float) -> None:
         silence_s = self._settings.heartbeat_interval_ms / 1000 * _SILENT_INTERVALS
         for link in [link for link in self._links.values() if now - link.heard_at > silence_s]:
-            self._lose(link, f"nothing was heard of it for {silence_s:g} s", now)
+            self._lose(link, ConnectionError(f"nothing whole came from it for {silence_s:g} s"), now)
 
-    def _lose(self, link: _Link, reason: str, now: float) -> None:
+    def _lose(self, link: _Link, error: Exception | None, now: float) -> None:
         del self._links[link.connection]
         self._pending.discard(link)
+        self._held.discard(link)
         self._selector.unregister(link.stream)
         link.stream.close()
-        if reason and not self._stopped:
+        if error and not self._stopped:
             source = link.connection.source
             self._attempts.doubt(source.nsqd)
-            log.warning("nsqd %s, topic %s: %s; connecting again", source.nsqd, source.topic, reason)
-        self._core.lost_connection(link.connection, now)
+            log.warning("nsqd %s, topic %s: %s; connecting again", source.nsqd, source.topic, error)
+        self._core.lost_connection(link.connection, now, error)
 
 
 def _end_sending(stream: NsqdStream) -> None:

@@ -56,6 +56,7 @@ class StatusBoard:
             lost=core.lost,
             suspects=len(core.suspects),
             refusal=core.refusal,
+            failure=core.failure,
             full=core.full,
         )
         with_sources = now - self._sources_at >= self._sources_interval_s

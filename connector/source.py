@@ -32,8 +32,9 @@ class NsqDataSource(DataSource):
     def streamReader(self, schema: StructType) -> "NsqStreamReader":  # noqa: N802 (Spark's name)
         from pyspark_nsq.connector.stream_reader import NsqStreamReader
 
-        check_schema(schema)
-        return NsqStreamReader(self._source_options(), schema)
+        options = self._source_options()
+        check_schema(schema, options.invalid_utf8)
+        return NsqStreamReader(options, schema)
 
     def reader(self, schema: StructType) -> NoReturn:  # noqa: ARG002 (Spark's name)
         from pyspark_nsq.connector.sink import refuse_batch_read

@@ -71,12 +71,14 @@ class Suspects:
         for message_id in [each for each, suspect in suspects.items() if suspect.connection is connection]:
             self._remove(connection.source, message_id)
 
-    def give_up(self, connection: Connection, message_id: bytes) -> None:
-        """nsqd has it no longer in flight on this connection, if it is here: it delivers it again."""
+    def give_up(self, connection: Connection, message_id: bytes) -> bool:
+        """nsqd has it no longer in flight on this connection, and delivers it again: whether it was here."""
         suspect = self._by_source.get(connection.source, {}).get(message_id)
-        if suspect and suspect.connection is connection:
-            self._remove(connection.source, message_id)
-            connection.in_flight -= 1
+        if not suspect or suspect.connection is not connection:
+            return False
+        self._remove(connection.source, message_id)
+        connection.in_flight -= 1
+        return True
 
     def by_connection(self) -> dict[Connection, bytes]:
         """The ids of all of them."""

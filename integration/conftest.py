@@ -114,9 +114,17 @@ def topic(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
+def temporary(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where Python's processes of that Spark keep temporary files."""
+    return tmp_path_factory.mktemp("temporary")
+
+
+@pytest.fixture(scope="session")
+def spark(temporary: Path) -> Iterator[SparkSession]:
     """One local Spark for all tests; workers run this interpreter."""
-    session = make_session("local[2]")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", str(temporary))
+        session = make_session("local[2]")
     yield session
     session.stop()
 
@@ -133,6 +141,8 @@ def make_session(master: str, **settings: str) -> SparkSession:
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.streaming.stopTimeout": "30s",
+        # Idle queries report, too, so that the last FINs are seen.
+        "spark.sql.streaming.noDataProgressEventInterval": "500ms",
     }
     for key, value in {**quiet, **settings}.items():
         builder = builder.config(key, value)

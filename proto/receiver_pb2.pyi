@@ -157,7 +157,7 @@ class Stop(_message.Message):
     def __init__(self) -> None: ...
 
 class Status(_message.Message):
-    __slots__ = ("end", "finished", "held_messages", "held_bytes", "lost", "sources", "suspects", "refusal", "full", "share", "charge", "socket")
+    __slots__ = ("end", "finished", "held_messages", "held_bytes", "lost", "sources", "suspects", "refusal", "full", "failure", "share", "charge", "socket")
     END_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
     HELD_MESSAGES_FIELD_NUMBER: _ClassVar[int]
@@ -167,6 +167,7 @@ class Status(_message.Message):
     SUSPECTS_FIELD_NUMBER: _ClassVar[int]
     REFUSAL_FIELD_NUMBER: _ClassVar[int]
     FULL_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
     SHARE_FIELD_NUMBER: _ClassVar[int]
     CHARGE_FIELD_NUMBER: _ClassVar[int]
     SOCKET_FIELD_NUMBER: _ClassVar[int]
@@ -179,10 +180,11 @@ class Status(_message.Message):
     suspects: int
     refusal: str
     full: bool
+    failure: str
     share: int
     charge: int
     socket: str
-    def __init__(self, end: _Optional[int] = ..., finished: _Optional[int] = ..., held_messages: _Optional[int] = ..., held_bytes: _Optional[int] = ..., lost: _Optional[int] = ..., sources: _Optional[_Iterable[_Union[SourceStatus, _Mapping]]] = ..., suspects: _Optional[int] = ..., refusal: _Optional[str] = ..., full: bool = ..., share: _Optional[int] = ..., charge: _Optional[int] = ..., socket: _Optional[str] = ...) -> None: ...
+    def __init__(self, end: _Optional[int] = ..., finished: _Optional[int] = ..., held_messages: _Optional[int] = ..., held_bytes: _Optional[int] = ..., lost: _Optional[int] = ..., sources: _Optional[_Iterable[_Union[SourceStatus, _Mapping]]] = ..., suspects: _Optional[int] = ..., refusal: _Optional[str] = ..., full: bool = ..., failure: _Optional[str] = ..., share: _Optional[int] = ..., charge: _Optional[int] = ..., socket: _Optional[str] = ...) -> None: ...
 
 class SourceStatus(_message.Message):
     __slots__ = ("source", "connections", "in_flight", "counters", "received_until_mark", "full")

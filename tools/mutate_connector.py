@@ -4,9 +4,16 @@
     .venv/bin/python tools/mutate_connector.py RDY    the faults whose names contain one of the words
     .venv/bin/python tools/mutate_connector.py --all  every fault against all unit tests of the connector
 
-The faults break what the source promises: a message is finished once its batch is committed and not before, a batch
-yields the same rows whenever it is read, or none, whatever was not finished is given back, no more is in flight than
-allowed. Ends with 1 if a fault stays unseen.
+The faults break what the source promises, most of all its invariants:
+
+    I1  a message is finished only if the batch that held it is committed
+    I2  a batch yields the same rows whenever it is read, or none
+    I3  a batch of an earlier run yields nothing, never other messages
+    I4  what was received and not finished is delivered again, whatever died: given back at once by whoever can
+    I5  no more is in flight than RDY allows on a connection, and maxInFlight on all of them
+    I6  an idle stream finishes its last batch
+
+Ends with 1 if a fault stays unseen.
 """
 
 import sys
@@ -17,53 +24,60 @@ from mutants import ROOT, Fault, Suite, main
 
 FAULTS = [
     Fault(
-        "finished when it is planned",
+        "I1: finished when it is planned",
         "connector/stream_reader.py",
         "        end = coordinator.latest(begin, limit.max_rows)\n",
         "        end = coordinator.latest(begin, limit.max_rows)\n        coordinator.finish(end)\n",
         ("coordinator", "test"),
     ),
     Fault(
-        "not finished when nothing more comes",
+        "I6: not finished when nothing more comes",
         "connector/stream_reader.py",
         "        coordinator.finish(begin)\n",
         "",
         ("coordinator", "test"),
     ),
     Fault(
-        "all is finished with any batch",
+        "I1: all is finished with any batch",
         "connector/lanes.py",
         "        before = min(before, self.end)\n",
         "        before = self.end\n",
         ("receiver_core", "test"),
     ),
     Fault(
-        "an offset of another run finishes",
+        "I1: an offset of another run finishes",
         "connector/coordinator.py",
         "        if offset.session != self.session or offset == self._committed:\n            return\n",
         "        if offset == self._committed:\n            return\n",
         ("coordinator", "test"),
     ),
     Fault(
-        "a range is read from its chunk's start",
+        "I2: a range is read from its chunk's start",
         "connector/lanes.py",
         "chunk.messages.slice(first - chunk.first, stop - first)",
         "chunk.messages.slice(0, stop - first)",
         ("receiver_core", "test"),
     ),
     Fault(
-        "what is finished can be read",
+        "I2: what is finished can be read",
         "connector/lanes.py",
         "        if first < self.finished:\n",
         "        if first < 0:\n",
         ("receiver_core", "test"),
     ),
     Fault(
-        "a receiver reads for one before it",
+        "I2: a receiver reads for one before it",
         "connector/coordinator.py",
         "if incarnation_of(last) != self._receivers[lane].incarnation:",
         "if False:",
         ("coordinator", "test"),
+    ),
+    Fault(
+        "I3: a batch of another run has rows",
+        "connector/coordinator.py",
+        "        if end.session != self.session:\n",
+        "        if False:\n",
+        ("coordinator", "another_run"),
     ),
     Fault(
         "redelivered messages are emitted again",
@@ -73,14 +87,14 @@ FAULTS = [
         ("receiver_core", "test"),
     ),
     Fault(
-        "nothing is given back at the end",
+        "I4: nothing is given back at the end",
         "connector/receiver_core.py",
         "        self.stopping = True\n",
         "        self.stopping = True\n        return\n",
         ("receiver_core", "test"),
     ),
     Fault(
-        "what arrives after CLS is not given back",
+        "I4: what arrives after CLS is not given back",
         "connector/receiver_loop.py",
         "        self._core.requeue()\n        self._send()\n",
         "        self._send()\n",
@@ -94,31 +108,87 @@ FAULTS = [
         ("receiver_core", "test"),
     ),
     Fault(
-        "each receiver may have all in flight",
+        "I5: each receiver may have all in flight",
         "connector/crews.py",
         "split_evenly(self._options.in_flight_max, place.count)[index]",
         "self._options.in_flight_max",
         ("crews", "test"),
     ),
     Fault(
-        "RDY above what nsqd allows",
+        "I5: RDY above what nsqd allows",
         "connector/ready.py",
         "split_window(window, len(kept), rdy_max)",
         "split_window(window, len(kept), window)",
         ("receiver_core", "test"),
     ),
     Fault(
-        "RDY is raised before another one is lowered",
+        "I5: RDY is raised before another one is lowered",
         "connector/ready.py",
         "min(rdy, charge + max(0, free))",
         "rdy",
         ("receiver_core", "test"),
     ),
     Fault(
-        "the stream's end is not told to receivers",
+        "I4: the stream's end is not told to receivers",
         "connector/stream_reader.py",
         "            signal.signal(signal.SIGTERM, self._terminate)\n",
         "",
+        ("coordinator", "test"),
+    ),
+    Fault(
+        "I4: a receiver outlives its coordinator's pipe",
+        "connector/receiver_loop.py",
+        "            self._selector.unregister(lifeline_fd)\n            self._stop()\n",
+        "            self._selector.unregister(lifeline_fd)\n",
+        ("receiver_process", "standard_input"),
+    ),
+    Fault(
+        "I4: a receiver outlives its parent",
+        "connector/receiver.py",
+        '    set_up_process("INFO")\n    _die_with_parent()\n',
+        '    set_up_process("INFO")\n',
+        ("receiver_process", "parent"),
+    ),
+    Fault(
+        "I4: FINs that nsqd never read are not given again",
+        "connector/receiver_core.py",
+        "            state.redeliveries.commit(connection.recent_fins(), now)\n",
+        "            pass\n",
+        ("receiver_core", "test"),
+    ),
+    Fault(
+        "messages past RDY 0 are taken in without end",
+        "connector/memory.py",
+        "            if self._unasked[connection] >= UNASKED_SIZE_MAX:\n",
+        "            if False:\n",
+        ("receiver_memory", "test"),
+    ),
+    Fault(
+        "what there is no room for is read",
+        "connector/memory.py",
+        "        if self.is_used_up and not self._is_rdy_read(now):\n            return False\n",
+        "",
+        ("receiver_memory", "test"),
+    ),
+    Fault(
+        "large frames come all at once",
+        "connector/memory.py",
+        '        return connection is max(self._in_large_frames, key=attrgetter("input_size"))\n',
+        "        return True\n",
+        ("receiver_memory", "test"),
+    ),
+    Fault(
+        "a refused SUB is hoped for",
+        "connector/receiver_core.py",
+        '            state.refusal = str(error) if isinstance(error, SecurityError) else ""\n',
+        '            state.refusal = ""\n',
+        ("receiver_connecting", "test"),
+    ),
+    Fault(
+        "a dead letter that is refused is tried for ever",
+        "connector/coordinator.py",
+        "            raise RefusalError(failures[0])\n",
+        "            pass\n",
         ("coordinator", "test"),
     ),
 ]

@@ -70,6 +70,25 @@ def past_ready(peer: Peer) -> None:
         peer.send(many)
 
 
+def endless(peer: Peer, size: int) -> None:
+    """Messages of this size, as fast as they go, from the first RDY on and whatever it says later."""
+    subscribed(peer)
+    assert peer.read_line().startswith(b"RDY ")
+    in_background(peer)
+    body, number = bytes(size), 0
+    while True:
+        number += 1
+        peer.send(message(number, body))
+
+
+def large_past_ready(peer: Peer) -> None:
+    endless(peer, 2**20)
+
+
+def huge_frames(peer: Peer) -> None:
+    endless(peer, 40 * 2**20)
+
+
 def heartbeats(peer: Peer) -> None:
     """Without end, and the answers are never read."""
     subscribed(peer)
@@ -260,6 +279,8 @@ SOURCE_LIES = (
     Lie("time-outs of 1 ms", other_facts),
     Lie("never answers", never_answers),
     Lie("closes at once", closes_at_once),
+    Lie("1 MB bodies past RDY", large_past_ready),
+    Lie("a huge frame at full speed", huge_frames),
 )
 SINK_LIES = (
     Lie("acknowledges nothing", acknowledges_nothing),

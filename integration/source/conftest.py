@@ -19,8 +19,10 @@ StartReading = Callable[..., Reading]
 
 
 @pytest.fixture
-def start_reading(spark: SparkSession, checkpoint: Path, daemons: list[Daemon]) -> Iterator[StartReading]:
-    """Starts a query on the source; at the end nothing of it may be left."""
+def start_reading(
+    request: pytest.FixtureRequest, spark: SparkSession, checkpoint: Path, temporary: Path, daemons: list[Daemon]
+) -> Iterator[StartReading]:
+    """Starts a query on the source; at the end nothing of it may be left, and every message must be finished."""
     started: list[Reading] = []
 
     def start(
@@ -43,3 +45,6 @@ def start_reading(spark: SparkSession, checkpoint: Path, daemons: list[Daemon]) 
     wait_until(lambda: not processes(RECEIVER) and not processes(PLANNER), "the end of all of the source's processes")
     for nsqd in (daemon for daemon in daemons if isinstance(daemon, Nsqd) and daemon.process.poll() is None):
         wait_until(lambda nsqd=nsqd: nsqd.connections() == 0, "the end of all connections")  # type: ignore[misc]
+        if not request.node.get_closest_marker("leaves_messages"):
+            wait_until(lambda nsqd=nsqd: nsqd.unfinished_everywhere() == 0, "empty channels")  # type: ignore[misc]
+    assert not list(temporary.iterdir())

@@ -4,6 +4,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 
+import pytest
 from rig.consumer import drain
 from rig.daemons import Nsqd, wait_until
 from rig.reading import Reading, numbered, wait_settled
@@ -16,12 +17,14 @@ StartReading = Callable[..., Reading]
 NOW = {"availableNow": True}
 
 
+@pytest.mark.leaves_messages
 def test_it_takes_all_in_many_batches_finishes_the_last_one_and_ends(
     start_reading: StartReading, nsqd: Nsqd, topic: str
 ) -> None:
     nsqd.make_channel(topic, "c")
-    published = Counter(numbered(0, 2500))
-    nsqd.publish(topic, list(published))
+    published = Counter([*numbered(0, 2500), b"due when it starts"])
+    nsqd.post(f"/pub?topic={topic}&defer=300", b"due when it starts")
+    nsqd.publish(topic, numbered(0, 2500))
     nsqd.post(f"/pub?topic={topic}&defer=3600000", b"not due for an hour")
     reading = start_reading(nsqd, topic=topic, trigger=NOW, maxInFlight=1000)
     assert reading.query.awaitTermination(90)
@@ -31,6 +34,20 @@ def test_it_takes_all_in_many_batches_finishes_the_last_one_and_ends(
     stats = nsqd.channel_stats(topic, "c")
     assert stats is not None
     assert (stats.depth, stats.in_flight, stats.deferred) == (0, 0, 1)
+
+
+# What statistics tell is the same of both makes; here there are none.
+@pytest.mark.parametrize("impl", ["ours"], indirect=True)
+def test_without_http_addresses_it_ends_when_nothing_comes_any_more(
+    start_reading: StartReading, nsqd: Nsqd, topic: str
+) -> None:
+    nsqd.make_channel(topic, "c")
+    published = Counter(numbered(0, 500))
+    nsqd.publish(topic, list(published))
+    reading = start_reading(nsqdTcpAddresses=nsqd.tcp, topic=topic, trigger=NOW, maxInFlight=200)
+    assert reading.query.awaitTermination(90)
+    reading.check()
+    assert reading.bodies() == published
 
 
 def test_it_ends_where_there_is_nothing(start_reading: StartReading, nsqd: Nsqd, topic: str) -> None:

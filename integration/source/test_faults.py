@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from pyspark.sql import DataFrame
+from rig.consumer import drain
 from rig.daemons import Nsqd, wait_until
 from rig.processes import is_alive
 from rig.reading import PLANNER, HangingBatch, Reading, numbered, processes, wait_settled
@@ -73,6 +74,7 @@ def test_a_receiver_that_is_killed_is_replaced_and_nothing_is_lost(
     assert not is_alive(killed[0])
 
 
+@pytest.mark.leaves_messages
 def test_the_death_of_the_planner_ends_its_receivers_and_gives_everything_back(
     start_reading: StartReading, nsqd: Nsqd, topic: str
 ) -> None:
@@ -153,6 +155,7 @@ def test_an_nsqd_that_appears_later_is_waited_for(
     published = Counter(numbered(0, 10))
     nsqd.publish(topic, list(published))
     reading.wait_for(published)
+    wait_settled(nsqd, topic)
     assert processes("connector.receiver") == receivers
 
 
@@ -188,6 +191,7 @@ def test_poison_ends_in_the_dead_letter_topic(
     nsqd.publish(topic, list(good))
     healthy.wait_for(good)
     wait_until(lambda: nsqd.unfinished(f"{topic}-dead", "look") == 1, "the poison in the dead letter topic")
+    assert drain(nsqd, f"{topic}-dead", "look") == Counter([b"poison"])
     wait_settled(nsqd, topic)
     assert healthy.bodies() == good
 

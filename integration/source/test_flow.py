@@ -1,10 +1,17 @@
 """What nsqd and its lookupds see of a query: no more in flight than allowed, and no look at what is gone."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from typing import Any
 
+import pytest
 from rig.daemons import Lookupd, Nsqd, wait_until
 from rig.reading import HangingBatch, Reading, numbered, wait_settled
+
+from pyspark_nsq.connector.client import connect
+from pyspark_nsq.connector.settings import Address, ConnectionSettings
+from pyspark_nsq.proto import commands
 
 StartReading = Callable[..., Reading]
 StartNsqd = Callable[..., Nsqd]
@@ -15,10 +22,11 @@ def in_flight(nsqd: Nsqd) -> int:
     return sum(int(channel["in_flight_count"]) for channel in channels)
 
 
+@pytest.mark.leaves_messages
 def test_several_connections_hold_what_one_may_not(
     start_reading: StartReading, start_nsqd: StartNsqd, topic: str
 ) -> None:
-    nsqd = start_nsqd("-max-rdy-count=20")
+    nsqd = start_nsqd("-max-rdy-count=20", "-msg-timeout=3s")
     nsqd.make_channel(topic, "c")
     nsqd.publish(topic, numbered(0, 500))
     hanging = HangingBatch()
@@ -26,15 +34,23 @@ def test_several_connections_hold_what_one_may_not(
     hanging.wait_begun()
     seen = []
 
-    def is_full() -> bool:
-        seen.append(in_flight(nsqd))
-        return seen[-1] == 100
+    def look() -> Mapping[str, Any]:
+        channel = nsqd.raw_counts(topic, "c")
+        seen.append(channel["in_flight_count"])
+        return channel
 
-    wait_until(is_full, "all that may be in flight")
-    assert max(seen) == 100
-    clients = nsqd.raw_counts(topic, "c")["clients"]
-    assert len(clients) >= 100 / 20
-    assert max(client["ready_count"] for client in clients) <= 20
+    wait_until(lambda: look()["in_flight_count"] == 100, "all that may be in flight")
+    # Somebody else's message, which nobody touches, is given up: so long it stays as it is.
+    nsqd.make_channel(f"{topic}-other", "c")
+    nsqd.publish(f"{topic}-other", [b"held"])
+    with closing(connect(Address(nsqd.host, nsqd.ports["TCP"]), ConnectionSettings())) as holder:
+        holder.write(commands.sub(f"{topic}-other", "c"), commands.rdy(1))
+        wait_until(lambda: look() and nsqd.raw_counts(f"{topic}-other", "c")["timeout_count"], "a time-out")
+    channel = look()
+    assert max(seen) == channel["in_flight_count"] == 100
+    assert channel["timeout_count"] == 0
+    assert len(channel["clients"]) >= 100 / 20
+    assert max(client["ready_count"] for client in channel["clients"]) <= 20
 
 
 def test_more_topics_than_messages_in_flight_have_their_turns(

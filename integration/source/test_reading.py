@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQueryException
-from rig.daemons import Daemon, Implementation, Nsqd, wait_until
+from rig.daemons import Daemon, Implementation, Lookupd, Nsqd, wait_until
 from rig.reading import HangingBatch, Reading, numbered, wait_settled
+
+from pyspark_nsq.metrics import NsqMetrics, SourceMetrics
 
 StartReading = Callable[..., Reading]
 
@@ -60,19 +62,39 @@ def test_a_schema_chooses_columns_and_their_order(start_reading: StartReading, n
     schema = "nsqd STRING, attempts INT, body STRING"
     reading = start_reading(nsqd, topic=topic, schema=schema, invalidUtf8="null")
     wait_until(lambda: len(reading.rows) == 2, "two rows")
+    wait_settled(nsqd, topic)
     assert sorted(map(tuple, reading.rows), key=str) == [(nsqd.tcp, 1, "größer"), (nsqd.tcp, 1, None)]
 
 
-def test_progress_shows_backlog_and_counters(start_reading: StartReading, nsqd: Nsqd, topic: str) -> None:
+def test_progress_shows_backlog_and_counters(
+    start_reading: StartReading, spark: SparkSession, nsqd: Nsqd, topic: str
+) -> None:
     nsqd.make_channel(topic, "c")
     nsqd.publish(topic, numbered(0, 500))
+    metrics = NsqMetrics()
+    spark.streams.addListener(metrics)
     reading = start_reading(nsqd, topic=topic, maxInFlight=100, maxMessagesPerTrigger=50)
     reading.wait_for(Counter(numbered(0, 500)))
+    wait_settled(nsqd, topic)
     assert max(map(len, reading.batches.values())) <= 50
     reports = [json.loads(progress.sources[0].latestOffset) for progress in reading.query.recentProgress]
     assert any(report["backlog"] >= 100 for report in reports)
-    assert reports[-1]["nsqds"].keys() == {nsqd.tcp}
-    assert reports[-1]["totals"]["received"] > 0
+
+    def newest() -> SourceMetrics:
+        return wait_until(metrics.latest, "metrics")[0]  # type: ignore[no-any-return]
+
+    wait_until(lambda: newest().totals["finished"] == 500 and newest().backlog == 0, "every FIN")
+    found = newest()
+    # A batch that takes long is touched.
+    counts = {name: count for name, count in found.totals.items() if count and name != "touched"}
+    assert counts == {"received": 500, "emitted": 500, "finished": 500}
+    assert found.nsqds == {nsqd.tcp: found.totals}
+    assert (found.query_id, found.source, found.lost) == (reading.query.id, 0, 0)
+    labels = f'{{query="{reading.query.id}",source="0",nsqd="{nsqd.tcp}"}}'
+    assert f"pyspark_nsq_finished_total{labels} 500\n" in metrics.prometheus()
+    reading.stop()
+    wait_until(lambda: not metrics.latest(), "a query that is forgotten")
+    spark.streams.removeListener(metrics)
 
 
 def test_a_batch_that_is_read_twice_is_the_same_twice(start_reading: StartReading, nsqd: Nsqd, topic: str) -> None:
@@ -110,6 +132,7 @@ def test_a_slow_batch_is_touched(start_reading: StartReading, start_nsqd: Callab
     assert {row.attempts for row in reading.rows} == {1}
 
 
+@pytest.mark.leaves_messages
 def test_a_stop_in_the_middle_of_a_batch_gives_everything_back_at_once(
     start_reading: StartReading, nsqd: Nsqd, topic: str
 ) -> None:
@@ -129,6 +152,7 @@ def test_a_stop_in_the_middle_of_a_batch_gives_everything_back_at_once(
     wait_until(all_back, "everything back in the channel", 20)
 
 
+@pytest.mark.leaves_messages
 def test_a_stop_between_two_triggers_gives_the_last_batch_back_although_it_is_committed(
     start_reading: StartReading, daemons: list[Daemon], tmp_path: Path, checkpoint: Path, topic: str
 ) -> None:
@@ -158,6 +182,8 @@ def test_options_are_checked_when_the_source_is_loaded(spark: SparkSession) -> N
     reader = spark.readStream.format("nsq").option("topic", "t").option("nsqdTcpAddresses", "127.0.0.1:4150")
     with pytest.raises(Exception, match="option channel: it is not set"):
         reader.load()
+    with pytest.raises(Exception, match="option path: the source has none, did you mean option topic"):
+        spark.readStream.format("nsq").option("channel", "c").load("events")
     with pytest.raises(Exception, match="did you mean maxInFlight"):
         reader.option("channel", "c").option("maxInFlihgt", "3").load()
 
@@ -192,6 +218,22 @@ def test_nsqds_and_topics_are_followed_as_they_come(
     wait_settled(first, topic)
     wait_settled(second, f"{topic}-late")
     assert reading.bodies() == published + more
+
+
+def test_a_topic_that_does_not_exist_yet_is_found_when_it_does(
+    start_reading: StartReading, start_nsqd: Callable[..., Nsqd], start_lookupd: Callable[..., Lookupd], topic: str
+) -> None:
+    lookupd = start_lookupd()
+    nsqd = start_nsqd(lookupds=(lookupd,))
+    reading = start_reading(topic=topic, lookupdHttpAddresses=lookupd.http, lookupdPollInterval="200ms")
+    reading.find_receivers()
+    # Looking for it does not make it.
+    assert nsqd.raw_stats()["topics"] == []
+    published = Counter(numbered(0, 100))
+    nsqd.publish(topic, list(published))
+    reading.wait_for(published)
+    wait_settled(nsqd, topic)
+    assert reading.bodies() == published
 
 
 def test_a_thousand_topics_are_read_by_a_pattern(
@@ -236,10 +278,15 @@ def test_another_topic_channel_and_partitions_on_the_same_checkpoint(
 
 def test_several_receivers_share_the_work(start_reading: StartReading, nsqd: Nsqd, topic: str) -> None:
     nsqd.make_channel(topic, "c")
-    published = Counter(numbered(0, 2000))
-    reading = start_reading(nsqd, topic=topic, receivers=2, numPartitions=4)
-    wait_until(lambda: len(reading.find_receivers()) == 2, "two receivers")
+    published = Counter(numbered(0, 600))
+    # Less than half of it: neither of them can have all.
+    reading = start_reading(nsqd, topic=topic, receivers=2, numPartitions=4, maxInFlight=200)
+    receivers = wait_until(lambda: len(reading.find_receivers()) == 2 and reading.receivers, "two receivers")
     nsqd.publish(topic, list(published))
     reading.wait_for(published)
     wait_settled(nsqd, topic)
     assert reading.bodies() == published
+    clients = {each["remote_address"]: each["message_count"] for each in nsqd.raw_counts(topic, "c")["clients"]}
+    for receiver in receivers:
+        own = {f"{each.laddr.ip}:{each.laddr.port}" for each in receiver.net_connections("tcp")}
+        assert sum(count for address, count in clients.items() if address in own) > 0

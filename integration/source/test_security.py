@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,10 @@ from pyspark.sql.streaming import StreamingQueryException
 from rig.daemons import Nsqd, wait_until
 from rig.reading import Reading, numbered, processes, wait_settled
 from rig.security import AuthServer, Certificates, shown_without
+
+from pyspark_nsq.connector.client import connect
+from pyspark_nsq.connector.settings import Address, ConnectionSettings, Secret, Security
+from pyspark_nsq.proto import commands
 
 StartReading = Callable[..., Reading]
 StartNsqd = Callable[..., Nsqd]
@@ -109,6 +114,34 @@ def test_a_wrong_secret_ends_the_query(
     with pytest.raises(StreamingQueryException, match=r"E_AUTH_FAILED.*authSecret") as caught:
         reading.query.awaitTermination(60)
     assert "a guess" not in str(caught.value)
+
+
+def test_a_secret_that_does_not_open_the_channel_ends_the_query(
+    start_reading: StartReading, start_nsqd: StartNsqd, topic: str
+) -> None:
+    with AuthServer(SECRET, topic="^other$") as server:
+        nsqd = start_nsqd(f"-auth-http-address={server.address}")
+        reading = start_reading(nsqd, topic=topic, authSecret=SECRET)
+        with pytest.raises(StreamingQueryException, match=r"E_UNAUTHORIZED AUTH failed for SUB.*authSecret"):
+            reading.query.awaitTermination(60)
+
+
+@pytest.mark.leaves_messages
+def test_a_secret_that_does_not_open_the_dead_letter_topic_ends_the_query(
+    start_reading: StartReading, start_nsqd: StartNsqd, topic: str
+) -> None:
+    with AuthServer(SECRET, topic=f"^{topic}$") as server:
+        nsqd = start_nsqd(f"-auth-http-address={server.address}", "-msg-timeout=1s")
+        nsqd.make_channel(topic, "c")
+        nsqd.publish(topic, [b"poison"])
+        settings = ConnectionSettings(security=Security(auth_secret=Secret(SECRET)))
+        with closing(connect(Address(nsqd.host, nsqd.ports["TCP"]), settings)) as holder:
+            holder.write(commands.sub(topic, "c"), commands.rdy(1))
+            wait_until(lambda: nsqd.raw_counts(topic, "c")["in_flight_count"] == 1, "a first attempt")
+        reading = start_reading(nsqd, topic=topic, authSecret=SECRET, maxAttempts=1, deadLetterTopic=f"{topic}-dead")
+        with pytest.raises(StreamingQueryException, match=r"E_UNAUTHORIZED AUTH failed for PUB.*deadLetterTopic"):
+            reading.query.awaitTermination(60)
+        assert nsqd.unfinished(topic, "c") == 1
 
 
 def test_a_sample_is_about_as_large_as_asked_for(start_reading: StartReading, nsqd: Nsqd, topic: str) -> None:

@@ -5,11 +5,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from pyspark_nsq.connector.connection import Connection, Source
+from pyspark_nsq.connector.errors import NsqError
 from pyspark_nsq.connector.handshake import ServerFacts
 from pyspark_nsq.connector.receiver_core import ReceiverCore
 from pyspark_nsq.connector.settings import Address
 from pyspark_nsq.connector.source_state import Limits
 from pyspark_nsq.proto import parser
+from pyspark_nsq.proto.errors import WireError
 from pyspark_nsq.proto.frames import CLOSE_WAIT, ERROR, OK, RESPONSE, encode_frame, encode_message
 from pyspark_nsq.proto.parser import (
     Close,
@@ -22,6 +24,9 @@ from pyspark_nsq.proto.parser import (
     Subscribe,
     Touch,
 )
+
+# A liar goes on until so much is unread.
+_SOCKET_SIZE = 2**20
 
 
 @dataclass
@@ -65,14 +70,21 @@ class ModelNsqd:
         self.errors: list[bytes] = []
         # Nothing goes through, either way, and nothing is lost.
         self.is_stalled = False
+        # Commands that it answers with an error, after which it breaks the connection.
+        self.refused: dict[type, bytes] = {}
+        # Once it was asked for messages it delivers them, whatever RDY says.
+        self.is_liar = False
+        # Why connections ended.
+        self.broken: list[str] = []
         self._timeout_s = timeout_s
         self._timeout_s_max = timeout_s_max
         self._count = 0
 
-    def publish(self, count: int) -> list[bytes]:
+    def publish(self, count: int, size: int = 0) -> list[bytes]:
+        """So many messages, with bodies of so many bytes, or short ones."""
         ids = [b"%08d%08d" % (self.source.nsqd.port, self._count + index) for index in range(count)]
         self._count += count
-        self.queue.extend(Message(message_id, b"body of " + message_id) for message_id in ids)
+        self.queue.extend(Message(message_id, bytes(size) or b"body of " + message_id) for message_id in ids)
         return ids
 
     def connect(self, core: ReceiverCore, now: float) -> Connection:
@@ -113,6 +125,8 @@ class ModelNsqd:
 
     def _obey(self, client: Client, command: object, now: float) -> None:
         match command:
+            case _ if type(command) in self.refused:
+                client.replies += encode_frame(ERROR, self.refused[type(command)])
             case Subscribe():
                 client.replies += encode_frame(RESPONSE, OK)
             case Ready(count):
@@ -158,15 +172,28 @@ class ModelNsqd:
         """Send a receiver replies, and messages as far as RDY allows."""
         for connection, client in [each for each in self.clients.items() if each[1].core is core]:
             data, client.replies = bytes(client.replies), bytearray()
-            while self.queue and len(client.in_flight) < client.rdy:
+            is_unread = len(data) > _SOCKET_SIZE
+            lies = self.is_liar and client.rdy_given > 0 and not is_unread
+            while self.queue and (lies or len(client.in_flight) < client.rdy):
                 message = self.queue.popleft()
                 message.attempts += 1
                 client.in_flight[message.id] = Flight(message, now, now + self._timeout_s)
                 data += encode_message(int(now * 1e9), message.attempts, message.id, message.body)
-            if self.is_stalled:
+            if self.is_stalled or not core.may_read(connection, now):
                 client.replies += data
             elif data:
-                core.received(connection, data, now)
+                self._send(core, connection, data, now)
+
+    def _send(self, core: ReceiverCore, connection: Connection, data: bytes, now: float) -> None:
+        """Only one that refuses, or lies, may be told by the receiver that this ends the connection."""
+        try:
+            core.received(connection, data, now)
+        except (NsqError, WireError) as error:
+            if not self.refused and not self.is_liar:
+                raise
+            self.broken.append(str(error))
+            self.cut(connection)
+            core.lost_connection(connection, now, error)
 
     def exchange(self, core: ReceiverCore, now: float) -> None:
         """Read, answer, and read what that led to."""
@@ -194,7 +221,7 @@ def limits(**changes: object) -> Limits:
         "channel": "channel",
         "in_flight_max": 100,
         "bytes_max": 2**30,
-        "frame_size_max": 2**20,
+        "frame_size_max": 2**30,
         "attempts_max": None,
         "dead_letter_topic": None,
         "retry_delay_s": 0.1,

@@ -77,11 +77,13 @@ def test_what_a_living_consumer_holds_is_not_waited_for() -> None:
 
 
 def test_messages_that_are_due_have_a_moment_to_come() -> None:
-    drain = connected(stats(deferred=1))
-    drain.told(SOURCE, stats(deferred=1), 0.9)
-    assert not is_done(drain, 0, 1.1)
-    drain.told(SOURCE, stats(deferred=1), 1.1)
-    assert is_done(drain, 0, 1.2)
+    """Go's nsqd needs up to 5 seconds until it looks at a channel that is new."""
+    drain = connected(stats(deferred=1, in_flight=1, at_clients=1))
+    for second in (1.0, 3.0, 5.5):
+        drain.told(SOURCE, stats(deferred=1), second)
+        assert not is_done(drain, 0, second + 0.1)
+    drain.told(SOURCE, stats(deferred=1), 6.1)
+    assert is_done(drain, 0, 6.2)
 
 
 @pytest.mark.parametrize("told", [None, stats(depth=10)], ids=["no statistics", "a paused channel"])

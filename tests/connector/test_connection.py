@@ -1,5 +1,7 @@
 """A receiver's connection: what bytes from nsqd mean, however they are cut, and which it does not believe."""
 
+import tracemalloc
+
 import pytest
 
 from pyspark_nsq.connector.connection import RECENT_FINS_MIN, Connection, Source
@@ -82,8 +84,24 @@ def test_the_memory_of_fins_is_bounded() -> None:
     one = connection()
     for _ in range(3):
         one.finish(b"".join(b"%016d" % number for number in range(RECENT_FINS_MIN)))
-    # The last of them, and what came with the first of those.
-    assert RECENT_FINS_MIN * 16 <= len(one.recent_fins()) <= 2 * RECENT_FINS_MIN * 16
+    assert len(one.recent_fins()) == RECENT_FINS_MIN * 16
+    one.recent_fins_min = 100
+    one.finish(b"%016d" % 7)
+    assert one.recent_fins() == b"".join(
+        b"%016d" % number for number in [*range(RECENT_FINS_MIN - 99, RECENT_FINS_MIN), 7]
+    )
+
+
+def test_fins_that_come_one_by_one_cost_no_more_memory() -> None:
+    one = connection()
+    tracemalloc.start()
+    try:
+        for number in range(2 * RECENT_FINS_MIN):
+            one.finish(b"%016d" % number)
+            one.take_output()
+        assert tracemalloc.get_traced_memory()[0] < 1.5 * RECENT_FINS_MIN * 16
+    finally:
+        tracemalloc.stop()
 
 
 def test_as_many_fins_are_remembered_as_nsqd_may_not_have_read() -> None:

@@ -15,7 +15,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark_nsq.connector import crews
 from pyspark_nsq.connector.available_now import Drain
 from pyspark_nsq.connector.connection import Connection, Source
-from pyspark_nsq.connector.coordinator import Coordinator
+from pyspark_nsq.connector.coordinator import Coordinator, RefusalError
 from pyspark_nsq.connector.discovery import TopicStats
 from pyspark_nsq.connector.errors import DiscoveryError, NsqError
 from pyspark_nsq.connector.handshake import ServerFacts
@@ -252,6 +252,14 @@ def test_receivers_that_never_last_end_the_query(make: MakeCoordinator) -> None:
     coordinator, (receiver,) = make()
     receiver.failure = NsqError("died five times")
     with pytest.raises(NsqError, match="died five times"):
+        coordinator.latest(START, 10)
+
+
+def test_what_one_receiver_cannot_do_for_good_ends_the_query(make: MakeCoordinator) -> None:
+    coordinator, receivers = make(receivers="2")
+    receivers[0].holds(3)
+    receivers[1].status = pb.Status(failure="E_UNAUTHORIZED for deadLetterTopic")
+    with pytest.raises(RefusalError, match="E_UNAUTHORIZED for deadLetterTopic"):
         coordinator.latest(START, 10)
 
 

@@ -12,7 +12,7 @@ from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark_nsq.connector.errors import OptionError
 from pyspark_nsq.connector.option_table import OPTIONS, Side, options_of
 from pyspark_nsq.connector.options import parse_sink_options, parse_source_options
-from pyspark_nsq.connector.settings import Address, HttpAddress
+from pyspark_nsq.connector.settings import Address, HttpAddress, Secret
 
 SOURCE = {"topic": "events", "channel": "spark", "nsqdTcpAddresses": "127.0.0.1:4150"}
 SINK = {"topic": "events", "nsqdTcpAddresses": "127.0.0.1:4150"}
@@ -137,6 +137,12 @@ def test_an_unknown_option_is_refused_with_the_nearest(
     assert f"did you mean {nearest}" in error
 
 
+def test_a_path_is_no_topic() -> None:
+    """It is what load("events") sets."""
+    error = error_of(parse_source_options, SOURCE | {"path": "events"})
+    assert error == "option path: the source has none, did you mean option topic? load() takes no argument"
+
+
 def test_an_option_of_the_other_side_is_told_apart() -> None:
     assert "is one of the sink" in error_of(parse_source_options, SOURCE | {"publishQuorum": "2"})
     assert "is one of the source" in error_of(parse_sink_options, SINK | {"channel": "c"})
@@ -217,6 +223,13 @@ def test_secrets_are_not_shown(tmp_path: Path) -> None:
     assert "sesame" not in repr(options) + str(options)
     assert "sesame" not in error_of(parse_sink_options, SINK | {"authSecret": "open\nsesame"})
     assert pickle.loads(pickle.dumps(options)) == options
+
+
+def test_a_secret_is_taken_as_it_is_and_other_values_without_blanks_around_them() -> None:
+    options = parse_sink_options(SINK | {"authSecret": " open sesame ", "clientId": " me "})
+    assert options.connection.security.auth_secret == Secret(" open sesame ")
+    assert options.connection.client_id == "me"
+    assert "a text without control characters" in error_of(parse_sink_options, SINK | {"authSecret": "sesame\n"})
 
 
 @pytest.mark.parametrize("content", [b"", b"\n", b"x" * 100_000])

@@ -2,7 +2,6 @@
 
 import random
 from collections import Counter
-from itertools import pairwise
 
 import pytest
 from model_nsqd import ModelNsqd, connection_of, ids, limits, lose, run, started, step
@@ -88,6 +87,29 @@ def test_a_slow_batch_is_touched_until_nsqd_gives_it_up_and_then_joined() -> Non
     run(core, nsqd, 400.0)
     assert nsqd.finished == Counter(published)
     assert state.connections[0].in_flight == 0
+
+
+def test_a_time_out_is_counted_once_however_often_it_is_noticed() -> None:
+    """Here by its copy on another connection, and by TOUCHes that came too late."""
+    nsqd = ModelNsqd(rdy_max=5, timeout_s=60)
+    core = started(nsqd, in_flight_max=10)
+    published = nsqd.publish(10)
+    run(core, nsqd, 1.0, 2.0)
+    first = connection_of(nsqd)
+    assert nsqd.in_flight() == 10
+    # Two TOUCHes for each are on their way when nsqd gives them up, and delivers some of the first's to the second.
+    nsqd.is_stalled = True
+    nsqd.clients[first].rdy = 0
+    run(core, nsqd, 32.0, 62.5)
+    nsqd.is_stalled = False
+    run(core, nsqd, 63.0)
+    core.finish(10, 64.0)
+    run(core, nsqd, 64.0, 65.0)
+    assert nsqd.errors == [b"TOUCH"] * 20
+    state = core.sources[nsqd.source]
+    assert state.counts.timed_out == 10
+    assert nsqd.finished == Counter(published)
+    assert sum(connection.in_flight for connection in state.connections) == 0
 
 
 def test_a_long_silence_of_the_receiver_emits_nothing_twice() -> None:
@@ -184,6 +206,20 @@ def test_a_message_that_comes_again_while_its_fin_is_on_its_way_is_not_emitted_a
     assert core.lane.end == 3
     assert nsqd.finished == Counter(published)
     assert nsqd.in_flight() == 0
+
+
+def test_many_connections_remember_fewer_fins_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pyspark_nsq.connector.memory._RECENT_FINS_MAX", 100)
+    nsqds = [ModelNsqd(port=port, rdy_max=2) for port in range(1, 6)]
+    core = ReceiverCore(limits(in_flight_max=10), 0)
+    core.assign([nsqd.source for nsqd in nsqds])
+    for tick in range(200):
+        for nsqd in nsqds:
+            nsqd.publish(1)
+        step(core, nsqds, tick * 0.25)
+        core.finish(core.lane.end, tick * 0.25)
+    remembered = [len(connection.recent_fins()) // 16 for nsqd in nsqds for connection in nsqd.clients]
+    assert remembered == [20] * 5
 
 
 def test_a_stop_gives_everything_back_at_once_and_in_order() -> None:
@@ -324,79 +360,6 @@ def test_counters_never_fall_also_when_sources_are_gone() -> None:
             totals.append(report.nsqds[str(nsqd.source.nsqd)]["finished"])
     assert totals == [5, 5, 10, 10, 15, 15]
     assert not core.sources
-
-
-def test_failures_are_tried_again_ever_later() -> None:
-    nsqd = ModelNsqd()
-    core = ReceiverCore(limits(), 0)
-    core.assign([nsqd.source])
-    times = []
-    for tick in range(4000):
-        now = tick * 0.01
-        for source in core.to_connect(now):
-            times.append(now)
-            core.connect_failed(source, now)
-    gaps = [later - earlier for earlier, later in pairwise(times)]
-    assert gaps == sorted(gaps)
-    assert gaps[0] == pytest.approx(0.1, abs=0.02)
-    assert gaps[-1] == pytest.approx(10.0, abs=0.02)
-
-
-def test_an_nsqd_that_only_subscribes_is_tried_again_ever_later() -> None:
-    nsqd = ModelNsqd()
-    core = ReceiverCore(limits(), 0)
-    core.assign([nsqd.source])
-    times = []
-
-    def subscribe_and_lose(now: float) -> None:
-        run(core, nsqd, now)
-        if nsqd.clients:
-            assert connection_of(nsqd).subscribed
-            times.append(now)
-            lose(core, nsqd, connection_of(nsqd), now)
-
-    for tick in range(4000):
-        subscribe_and_lose(tick * 0.01)
-    gaps = [later - earlier for earlier, later in pairwise(times)]
-    assert gaps == sorted(gaps)
-    assert gaps[-1] == pytest.approx(10.0, abs=0.02)
-    # Messages, or time, show that it is well: then it is tried again soon.
-    nsqd.publish(1)
-    run(core, nsqd, 60.0)
-    lose(core, nsqd, connection_of(nsqd), 60.0)
-    run(core, nsqd, 60.2)
-    assert nsqd.clients
-
-
-def test_an_nsqd_that_appears_after_an_hour_is_read_soon_after() -> None:
-    nsqd = ModelNsqd()
-    core = ReceiverCore(limits(), 0)
-    core.assign([nsqd.source])
-    published = nsqd.publish(3)
-    for second in range(3600):
-        for source in core.to_connect(float(second)):
-            core.connect_failed(source, float(second))
-    assert core.sources[nsqd.source].counts.failed_connections < 500
-    # Within retryDelayMax.
-    run(core, nsqd, *(float(second) for second in range(3600, 3611)))
-    assert ids(core, 0, core.lane.end) == published
-
-
-def test_a_refusal_is_told_only_while_nothing_has_been_connected() -> None:
-    nsqd, other = ModelNsqd(port=1), ModelNsqd(port=2)
-    core = ReceiverCore(limits(), 0)
-    core.assign([nsqd.source, other.source])
-    core.to_connect(0.0)
-    core.connect_failed(nsqd.source, 0.0, "a wrong secret")
-    assert core.refusal == ""
-    core.connect_failed(other.source, 0.0, "a wrong secret")
-    assert core.refusal == "a wrong secret"
-    step(core, [nsqd, other], 1.0)
-    assert core.refusal == ""
-    lose(core, nsqd, connection_of(nsqd), 2.0)
-    core.to_connect(3.0)
-    core.connect_failed(nsqd.source, 3.0, "a wrong secret")
-    assert core.refusal == ""
 
 
 # Where there are several connections, a copy that is late on one of them may not be known for one that came on another.

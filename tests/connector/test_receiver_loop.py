@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -37,9 +38,9 @@ class Observer:
 class Running:
     """A loop at work in a thread."""
 
-    def __init__(self, settings: ConnectionSettings) -> None:
+    def __init__(self, settings: ConnectionSettings, limits: Limits) -> None:
         self.observer = Observer()
-        self.core = ReceiverCore(LIMITS, 0)
+        self.core = ReceiverCore(limits, 0)
         self.loop = ReceiverLoop(self.core, settings, None, self.observer)
         self.thread = threading.Thread(target=self.loop.run, daemon=True)
         self.thread.start()
@@ -61,8 +62,8 @@ StartLoop = Callable[..., Running]
 def start_loop() -> Iterator[StartLoop]:
     started: list[Running] = []
 
-    def start(**settings: Any) -> Running:
-        started.append(Running(ConnectionSettings(**settings)))
+    def start(limits: Limits = LIMITS, **settings: Any) -> Running:
+        started.append(Running(ConnectionSettings(**settings), limits))
         return started[-1]
 
     yield start
@@ -185,6 +186,51 @@ def test_an_nsqd_that_breaks_its_connections_is_tried_one_by_one(start_peer: Sta
         assert broken.connection_count == 4
     finally:
         released.set()
+
+
+def test_an_nsqd_that_sends_without_end_fills_its_socket_and_is_closed(
+    start_peer: StartPeer, start_loop: StartLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unasked_max, budget, piece = 4 * 2**20, 2**20, 2**20
+    monkeypatch.setattr("pyspark_nsq.connector.memory.UNASKED_SIZE_MAX", unasked_max)
+
+    def flood(peer: Peer) -> None:
+        subscribe(peer)
+        assert peer.read_line().startswith(b"RDY ")
+        number = 0
+        while True:
+            number += 1
+            peer.send(encode_message(1, 1, b"%016d" % number, bytes(100_000)))
+
+    source = Source("t", start_peer(flood).address)
+    running = start_loop(replace(LIMITS, bytes_max=budget))
+    running.assign(source)
+    wait_until(lambda: running.core.sources[source].counts.failed_connections)
+    # Each limit is noticed with the piece that passes it.
+    assert running.core.lane.size < budget + unasked_max + 3 * piece
+    assert running.loop.call(lambda now: running.core.to_connect(now + 600)).result() == []
+    running.loop.call(lambda now: running.core.finish(running.core.lane.end, now)).result()
+    wait_until(lambda: running.core.sources[source].counts.failed_connections == 2)
+
+
+def test_an_nsqd_that_never_completes_a_frame_is_dead(start_peer: StartPeer, start_loop: StartLoop) -> None:
+    ended = threading.Event()
+
+    def drip(peer: Peer) -> None:
+        subscribe(peer)
+        try:
+            for byte in encode_message(1, 1, b"0123456789abcdef", bytes(10_000)):
+                peer.send(bytes([byte]))
+                time.sleep(0.05)
+        finally:
+            ended.set()
+
+    nsqd = start_peer(drip, answer_all)
+    running = start_loop(heartbeat_interval_ms=200)
+    running.assign(Source("t", nsqd.address))
+    wait_until(lambda: nsqd.connection_count == 2)
+    assert ended.wait(20)
+    assert running.core.lane.end == 0
 
 
 def attempt(topic: str, port: int = 1) -> Attempt:

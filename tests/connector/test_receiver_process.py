@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import select
 import signal
 import subprocess
 import sys
@@ -83,6 +84,27 @@ def test_the_end_of_its_standard_input_ends_it(receiver: "subprocess.Popen[bytes
     assert receiver.stdin
     receiver.stdin.close()
     assert receiver.wait(20) == 0
+
+
+# A coordinator that lets somebody else keep its end of the receiver's standard input.
+COORDINATOR = f"import subprocess; subprocess.Popen({COMMAND}).wait()"
+
+
+def test_the_death_of_its_parent_ends_it_although_its_standard_input_stays_open() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", COORDINATOR], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
+    ) as parent:
+        started(parent)
+        parent.kill()
+        parent.wait()
+        assert parent.stdin
+        assert parent.stdout
+        try:
+            # Nobody but the receiver can write there now.
+            assert select.select([parent.stdout], [], [], 20)[0]
+            assert parent.stdout.read(1) == b""
+        finally:
+            parent.stdin.close()
 
 
 def test_a_termination_ends_it_and_an_interrupt_does_not(receiver: "subprocess.Popen[bytes]") -> None:

@@ -155,11 +155,19 @@ def test_many_ids_share_memory() -> None:
 )
 def test_a_schema_that_cannot_be_served_is_refused(schema: str, error: str) -> None:
     with pytest.raises(OptionError, match=error):
-        check_schema(struct_of(schema))
+        check_schema(struct_of(schema), "fail")
+
+
+def test_a_body_that_may_be_null_is_not_promised_to_be_none() -> None:
+    struct = StructType([StructField("body", StringType(), nullable=False)])
+    check_schema(struct, "fail")
+    with pytest.raises(OptionError, match=r"body of the schema is NOT NULL: .*; leave that out, or set invalidUtf8"):
+        check_schema(struct, "null")
+    check_schema(StructType([StructField("body", BinaryType(), nullable=False)]), "null")
 
 
 def test_the_default_schema_is_accepted() -> None:
-    check_schema(DEFAULT_SCHEMA)
+    check_schema(DEFAULT_SCHEMA, "null")
 
 
 def test_a_partition_does_not_show_its_token() -> None:
