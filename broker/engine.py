@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import secrets
 from typing import Final
 
@@ -35,7 +36,9 @@ from pyspark_nsq.proto.names import is_valid_name
 
 __all__ = ["DataPathError", "Engine", "EngineOptions", "Event", "SyncJob"]
 
+# Topics' directories end with the suffix: this is none's, whatever the topics are called.
 _DELETED: Final = ".deleted-"
+_DELETED_DIRECTORY: Final = re.compile(r".+\.log\.deleted-[0-9a-f]{8}")
 _TICK_MAX_NS: Final = 1_000_000_000
 _METADATA_DELAY_NS: Final = 100_000_000
 _REST_EVERY_NS: Final = 30_000_000_000
@@ -101,7 +104,7 @@ class Engine:
         for entry in self._files.list_directory(self._options.data_path):
             path = os.path.join(self._options.data_path, entry)
             name = entry[: -len(DIRECTORY_SUFFIX)]
-            if DIRECTORY_SUFFIX + _DELETED in entry:
+            if _DELETED_DIRECTORY.fullmatch(entry):
                 self._files.remove_directory(path)
             elif entry.endswith(DIRECTORY_SUFFIX) and is_valid_name(name) and is_log_directory(self._files, path):
                 names.append(name)

@@ -2,7 +2,7 @@
 
 import pytest
 from simulation.frames import parse
-from simulation.memory_files import MemoryFiles
+from simulation.memory_files import Killed, MemoryFiles
 from simulation.small_broker import NOW, SECOND, Broker, bodies
 
 from pyspark_nsq.broker.channel import NOT_IN_FLIGHT
@@ -287,6 +287,60 @@ def test_what_is_not_ours_in_the_data_path_is_left_alone() -> None:
     broker = Broker(files)
     assert broker.engine.topics == {}
     assert files.read_file("data/folder.log/readme") == files.read_file("data/nsqd.log") == b"text"
+
+
+HOSTILE_NAMES = [
+    ".",
+    "..",
+    "a",
+    "A",
+    "a.log",
+    "a.log.log",
+    "a.log.deleted-2026",
+    "a.log.deleted-0123abcd",
+    "a.log.deleted-0123abcd.log",
+    ".log",
+    ".log.deleted-0123abcd",
+    "state",
+    "nsqd.dat",
+    "nsqd.dat.tmp",
+    "a.diskqueue.meta.dat",
+    "a.diskqueue.000000.dat",
+    "-ephemeral",
+    "a.ephemeral",
+    "0" * 64,
+]
+
+
+def test_names_that_look_like_something_else_are_names_all_the_same() -> None:
+    broker = Broker()
+    for name in HOSTILE_NAMES:
+        for channel in HOSTILE_NAMES:
+            broker.channel(name, channel)
+        broker.publish(name, name.encode())
+    broker.engine.delete_topic("a", NOW)
+    kept = HOSTILE_NAMES[:2] + HOSTILE_NAMES[3:]
+    for _ in range(2):
+        broker.files.kill()
+        broker.open()
+        assert sorted(broker.engine.topics) == sorted(kept)
+        for name in kept:
+            assert sorted(broker.engine.topics[name].channels) == sorted(HOSTILE_NAMES)
+            for channel in broker.engine.topics[name].channels.values():
+                assert bodies(broker.get(channel, broker.consumer(channel))) == [name.encode()]
+    assert not [line for line in broker.log if "a.log" in line]
+
+
+def test_what_a_kill_left_of_a_deleted_topic_goes_at_the_next_start() -> None:
+    broker = Broker()
+    broker.publish("gone", b"x")
+    broker.files.kill_at = broker.files.calls + 2  # renamed, but not yet removed
+    with pytest.raises(Killed):
+        broker.engine.delete_topic("gone", NOW)
+    broker.files.kill()
+    assert [path for path in broker.files.entries if "gone" in path]
+    broker.open()
+    assert not [path for path in [*broker.files.entries, *broker.files.directories] if "gone" in path]
 
 
 def test_publishers_share_an_fsync_and_wait_for_it() -> None:
