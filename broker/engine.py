@@ -18,11 +18,12 @@ import errno
 import os
 import re
 import secrets
+from collections.abc import Iterator
 from typing import Final
 
 from pyspark_nsq.broker import metadata
 from pyspark_nsq.broker.channel import Channel
-from pyspark_nsq.broker.diskqueue import GoQueue
+from pyspark_nsq.broker.diskqueue import GoQueues
 from pyspark_nsq.broker.files import Files
 from pyspark_nsq.broker.keeper import DIRECTORY_SUFFIX
 from pyspark_nsq.broker.log import is_log_directory
@@ -80,15 +81,18 @@ class Engine:
 
     def _load(self, now: int) -> None:
         known = metadata.load(self._files, self._options.data_path, self._shared.warn)
-        for name in self._directories():
+        entries = self._files.list_directory(self._options.data_path)
+        self._remove_deleted(entries)
+        for name in self._names_of_logs(entries):
             known.setdefault(name, TopicMetadata())
+        go_queues = GoQueues(self._shared, entries)
         for name, saved in sorted(known.items()):
             topic = self._create(name)
             topic.paused = saved.paused
             topic.load(list(saved.channels), now)
             for channel_name, paused in saved.channels.items():
                 topic.channels[channel_name].paused = paused
-            take_over(topic, self._go_queue)
+            take_over(topic, go_queues)
             topic.start(now)
         try:
             self.save_metadata()
@@ -98,21 +102,18 @@ class Engine:
             # What is there can be read all the same, and that makes room.
             self._options.log("error", f"failed to persist metadata - {error}")
 
-    def _directories(self) -> list[str]:
-        """Topics that have a log; what was being deleted is deleted now."""
-        names = []
-        for entry in self._files.list_directory(self._options.data_path):
-            path = os.path.join(self._options.data_path, entry)
-            name = entry[: -len(DIRECTORY_SUFFIX)]
-            if _DELETED_DIRECTORY.fullmatch(entry):
-                self._files.remove_directory(path)
-            elif entry.endswith(DIRECTORY_SUFFIX) and is_valid_name(name) and is_log_directory(self._files, path):
-                names.append(name)
-        return names
+    def _remove_deleted(self, entries: list[str]) -> None:
+        """What was being deleted when the last process ended."""
+        for entry in filter(_DELETED_DIRECTORY.fullmatch, entries):
+            self._files.remove_directory(os.path.join(self._options.data_path, entry))
 
-    def _go_queue(self, name: str) -> GoQueue:
-        options = self._options
-        return GoQueue(self._files, options.data_path, name, options.max_msg_size, self._shared.warn)
+    def _names_of_logs(self, entries: list[str]) -> Iterator[str]:
+        """Topics that have a log."""
+        for entry in entries:
+            name = entry.removesuffix(DIRECTORY_SUFFIX)
+            path = os.path.join(self._options.data_path, entry)
+            if name != entry and is_valid_name(name) and is_log_directory(self._files, path):
+                yield name
 
     def _create(self, name: str) -> Topic:
         topic = self.topics[name] = Topic(name, self._shared)

@@ -44,7 +44,8 @@ class TopicState:
     channels: dict[str, ChannelState] = field(default_factory=dict)
     gone: list[str] = field(default_factory=list)  # channels
     importing: int | None = None  # the log's end before messages from elsewhere were being appended
-    imported: dict[str, list[int]] = field(default_factory=dict)  # files taken over: name -> [size, time of change]
+    # Files taken over: name -> [size, time of change, 1 where not all of it could be read]
+    imported: dict[str, list[int]] = field(default_factory=dict)
 
 
 class Journal:
@@ -137,7 +138,7 @@ def _parse(value: dict[str, Any]) -> TopicState:
         {str(name): _channel(*parts) for name, parts in value.get("channels", {}).items()},
         list(map(str, value.get("gone", []))),
         None if importing is None else _numbers([importing])[0],
-        {str(name): _numbers(stamp) for name, stamp in imported.items()},
+        dict(zip(map(str, imported), _entries(list(imported.values()), 3), strict=True)),
     )
 
 

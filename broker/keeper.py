@@ -35,7 +35,7 @@ class Keeper:
         self.journal = Journal(shared.files, self.directory, shared.warn)
         self.checkpoint: Checkpoint = (0, 0, 0, 0)  # of the log when what is shown to channels was written
         self.importing: int | None = None  # the log's end before messages from elsewhere were being appended
-        self.imported: dict[str, list[int]] = {}  # files they came from: name -> [size, time of change]
+        self.imported: dict[str, list[int]] = {}  # files they came from, as in TopicState
         self._gone: list[str] = []  # channels deleted since the journal was last written
         self._rewrite = False  # the journal has missed something
         self._rested_at = -1

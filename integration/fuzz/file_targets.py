@@ -160,7 +160,7 @@ def _go_record(number: int, message_id: bytes = b"") -> bytes:
 _GO_RECORDS = b"".join(map(_go_record, range(5)))
 _CHANNEL = [[[3, 10]], [[0, 2, 1]], [[2, 1, 0, _NOW + 10**9]], [], True]
 _JSON_STATE = json.dumps({"log": [0, 0, 10, 5], "held": [], "channels": {"c": _CHANNEL}}).encode()
-_LATER_STATE = json.dumps({"log": [0, 0, 10, 5], "held": [[4, 10]], "gone": ["c"], "imported": {"a": [1, 2]}}).encode()
+_LATER_STATE = json.dumps({"log": [0, 0, 10, 5], "held": [[4, 10]], "gone": ["c"], "imported": {"a": [1, 2, 0]}}).encode()
 _RECORDS = [bytes((place, count, 0, 0)) + b"body" for place, count in ((0, 1), (2, 9), (4, 1))]
 _TOML = b'tcp_address = "127.0.0.1:0"\nmem_queue_size = 5\nmsg_timeout = "1s"\ntls_required = "tcp-https"\n'
 _TOML_LISTS = b'nsqlookupd_tcp_addresses = ["a:1", "b:2"]\ne2e_processing_latency_percentiles = [1.0, "0.9", 1]\n'

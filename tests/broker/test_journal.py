@@ -119,7 +119,7 @@ def test_it_asks_to_be_rewritten_when_it_has_grown() -> None:
         b'{"log":[0,0,1,0],"held":[[5,3]]}',
         b'{"log":[0,0,1,0],"held":[],"channels":{"c":[[],[[1,2]],[],[],true]}}',
         b'{"log":[0,0,1,0],"held":[],"channels":[]}',
-        b'{"log":[0,0,1,0],"held":[],"imported":{"a":[true]}}',
+        b'{"log":[0,0,1,0],"held":[],"imported":{"a":[1,2,true]}}',
         b"[" * 2000,
     ],
 )
