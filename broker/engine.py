@@ -64,11 +64,13 @@ class Engine:
         self._files = files
         self._shared = Shared(options, files)
         self._shared.save_metadata = self.save_metadata
+        self._shared.try_to_save_metadata = self.try_to_save_metadata
         self._shared.drop_topic = self.delete_topic
         self._syncs = Syncs(options, files)
         self._next_persist = now + options.persist_interval_ns
         self._next_rest = now + _REST_EVERY_NS
         self._metadata_due = now
+        self._metadata_failed = False
         try:
             self._lock = files.lock_directory(options.data_path)
         except OSError as error:
@@ -105,7 +107,7 @@ class Engine:
     def _remove_deleted(self, entries: list[str]) -> None:
         """What was being deleted when the last process ended."""
         for entry in filter(_DELETED_DIRECTORY.fullmatch, entries):
-            self._files.remove_directory(os.path.join(self._options.data_path, entry))
+            self._remove(os.path.join(self._options.data_path, entry))
 
     def _names_of_logs(self, entries: list[str]) -> Iterator[str]:
         """Topics that have a log."""
@@ -130,21 +132,35 @@ class Engine:
         return topic
 
     def delete_topic(self, name: str, _now: int) -> list[Channel]:
-        """Delete a topic, its channels and files, for good when this returns. KeyError when there is none.
+        """Delete a topic, its channels and files, for good when this returns. KeyError when there is none; OSError, and
+        nothing has happened, when its files cannot be put aside.
 
         Returns the channels that were deleted: the server closes their `consumers`.
         """
-        topic = self.topics.pop(name)
+        topic = self.topics[name]
+        doomed = self._put_aside(topic)
+        del self.topics[name]
         channels = topic.delete()
         self._shared.events.append(Event("topic_deleted", name))
-        if topic.keeper is not None:
-            directory = topic.keeper.directory
-            doomed = f"{directory}{_DELETED}{secrets.token_hex(4)}"
-            if self._files.stamp(directory) is not None:
-                self._files.rename(directory, doomed)
-            self.save_metadata()
-            self._files.remove_directory(doomed)
+        if doomed is not None:
+            self._remove(doomed)
+        if not topic.ephemeral:
+            self.try_to_save_metadata()
         return channels
+
+    def _put_aside(self, topic: Topic) -> str | None:
+        """The directory that its files are in now: no start loads it, each removes it."""
+        if topic.keeper is None or self._files.stamp(topic.keeper.directory) is None:
+            return None
+        doomed = f"{topic.keeper.directory}{_DELETED}{secrets.token_hex(4)}"
+        self._files.rename(topic.keeper.directory, doomed)
+        return doomed
+
+    def _remove(self, doomed: str) -> None:
+        try:
+            self._files.remove_directory(doomed)
+        except OSError as error:
+            self._options.log("error", f"failed to delete {doomed} - {error}")
 
     # --- a turn ------------------------------------------------------------------------------------------------
 
@@ -191,8 +207,9 @@ class Engine:
             for channel in shared.due(now):
                 channel.on_time(now)
         if shared.metadata_changed and now >= self._metadata_due:
-            self._metadata_due = now + _METADATA_DELAY_NS
-            self._try_to_save_metadata()
+            self.try_to_save_metadata()
+            pause = self._options.persist_interval_ns if self._metadata_failed else _METADATA_DELAY_NS
+            self._metadata_due = now + pause
         if now >= self._next_persist:
             self._next_persist = now + self._options.persist_interval_ns
             self._persist(now)
@@ -230,7 +247,7 @@ class Engine:
     # --- metadata and the end ----------------------------------------------------------------------------------
 
     def save_metadata(self) -> None:
-        """Write nsqd.dat now. Pausing and deleting do it by themselves; creating does within 100 ms by `tick`."""
+        """Write nsqd.dat now, or OSError. Pausing does it by itself; creating does within 100 ms by `tick`."""
         topics = {
             topic.name: TopicMetadata(
                 topic.paused,
@@ -243,11 +260,16 @@ class Engine:
         metadata.save(self._files, self._options.data_path, topics, NSQ_VERSION)
         self._shared.metadata_changed = False
 
-    def _try_to_save_metadata(self) -> None:
+    def try_to_save_metadata(self) -> None:
+        """Write nsqd.dat now; where that fails, `tick` tries on: what has changed cannot be taken back."""
         try:
             self.save_metadata()
         except OSError as error:
-            self._options.log("error", f"failed to persist metadata - {error}")
+            if not self._metadata_failed:
+                self._options.log("error", f"failed to persist metadata - {error}")
+            self._metadata_failed = True
+        else:
+            self._metadata_failed = False
 
     def close(self, now: int) -> None:
         """Graceful exit: everything persisted including attempts and delays, files synced, data path unlocked."""
@@ -256,5 +278,6 @@ class Engine:
         for topic in self.topics.values():
             if topic.keeper is not None:
                 topic.keeper.close()
-        self._try_to_save_metadata()
+        if self._shared.metadata_changed:
+            self.try_to_save_metadata()
         self._files.close(self._lock)

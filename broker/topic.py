@@ -238,7 +238,7 @@ class Topic:
             assert self.keeper is not None
             self.keeper.drop_channel(name)
             self.save_state()
-            self._shared.save_metadata()
+            self._shared.try_to_save_metadata()
         return channel
 
     def _set_of_channels_changed(self) -> None:

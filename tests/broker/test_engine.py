@@ -261,6 +261,54 @@ def test_deleted_topics_and_channels_stay_deleted_after_a_kill() -> None:
         broker.engine.delete_topic("gone", broker.now)
 
 
+def fill_disk(broker: Broker) -> None:
+    broker.files.capacity = sum(len(inode.data) for inode in broker.files.entries.values())
+
+
+def test_deleting_a_topic_makes_room_on_a_full_disk() -> None:
+    broker = Broker()
+    broker.channel("t", "c")
+    broker.publish("t", b"x" * 1000)
+    fill_disk(broker)
+    broker.engine.delete_topic("t", NOW)
+    assert list(broker.files.entries) == ["data/nsqd.dat"]
+    broker.files.kill()
+    broker.open()
+    assert broker.engine.topics == {}
+
+
+def test_what_is_deleted_on_a_full_disk_is_off_the_record_once_there_is_room() -> None:
+    broker = Broker(persist_interval_ns=SECOND)
+    broker.engine.topic("unused", NOW)
+    channel = broker.channel("t", "c")
+    consumer = broker.consumer(channel)
+    broker.wait(SECOND)
+    fill_disk(broker)
+    broker.engine.delete_topic("unused", NOW)
+    assert broker.engine.topics["t"].delete_channel("c", NOW).consumers == [consumer]
+    for _ in range(10):
+        broker.wait(SECOND // 10)
+    assert len([line for line in broker.log if "failed to persist metadata" in line]) == 1
+    broker.files.capacity = None
+    broker.wait(2 * SECOND)
+    broker.files.kill()
+    broker.open()
+    assert {name: set(topic.channels) for name, topic in broker.engine.topics.items()} == {"t": set()}
+
+
+def test_a_topic_whose_files_cannot_be_put_aside_stays() -> None:
+    broker = Broker()
+    channel = broker.channel("t", "c")
+    broker.publish("t", b"x")
+    broker.files.fail_from = broker.files.calls
+    with pytest.raises(OSError, match="No space"):
+        broker.engine.delete_topic("t", NOW)
+    broker.files.heal()
+    assert broker.engine.topics["t"].channels == {"c": channel}
+    broker.publish("t", b"y")
+    assert bodies(broker.get(channel, broker.consumer(channel))) == [b"x", b"y"]
+
+
 def test_publishing_to_a_topic_that_is_deleted_in_the_same_turn_is_no_error() -> None:
     broker = Broker()
     ticket = broker.engine.topic("t", NOW).publish([b"x"], NOW)
