@@ -34,6 +34,8 @@ NOT_OWNER: Final = "client does not own message"
 Failures = list[tuple[bytes, str]]
 _FIN: Final = b"FIN "
 _LF: Final = b"\n"
+_AT_ONCE: Final = 4096
+"""Of what there may be millions of, so many are looked at before others have their turn."""
 
 
 class Consumer:
@@ -79,7 +81,7 @@ class Channel:
         self._serving: Requeued | None = None  # where `_next` found something; None: in the backlog
         self._scheduled = NEVER  # when `on_time` will be called
         self._bounded = self.ephemeral or topic.ephemeral
-        self._deferred = Deferred(tracked=not self._bounded)
+        self._deferred = Deferred(topic.store.log, tracked=not self._bounded)
         self._latency = Latency(shared.options.e2e_window_ns, now) if shared.options.e2e_percentiles else None
         self.changed = False  # since it was last saved
 
@@ -359,7 +361,7 @@ class Channel:
         if self.deleted or now < self._scheduled:
             return  # an earlier or a later call does the work
         self._scheduled = NEVER
-        for entry in self._deferred.take_due(now):
+        for entry in self._deferred.take_due(now, _AT_ONCE):
             self._requeue(entry.segment, entry.seq, entry.messages, entry.extra)
         deadline = self._deferred.next_due
         for consumer in self.consumers + self._departed:
@@ -423,21 +425,35 @@ class Channel:
             self._shared.changed[self.topic] = None
 
     def state(self, *, everything: bool) -> ChannelState:
-        """What the journal keeps: all, or all but the deferred messages it has already."""
-        added, removed, everything = self._deferred.changes(everything=everything)
+        """What the journal is to be told: all, or what it does not know yet."""
         self.changed = False
-        out = self._requeued.entries()
+        deferred, removed, everything = self._deferred.changes(everything=everything)
+        passed, backlog = self._backlog.changes(everything=everything)
+        taken, requeued = self._requeued.changes(everything=everything)
+        return ChannelState(passed, backlog, taken, requeued, self._in_flight(), deferred, removed, everything)
+
+    def _in_flight(self) -> list[list[int]]:
+        """[seq, count, extra attempts] of what consumers have, joined where it goes on."""
+        out: list[list[int]] = []
         for consumer in self.consumers + self._departed:
             for run in consumer.in_flight.runs():
                 for index, count in run.pieces():
                     out.append([run.segment.base + index, count, run.extra + 1])
-        return ChannelState(self._backlog.ranges(), out, added, removed, everything)
+        out.sort()
+        joined: list[list[int]] = []
+        for entry in out:
+            seq, count, extra = entry
+            if joined and joined[-1][2] == extra and joined[-1][0] + joined[-1][1] == seq:
+                joined[-1][1] += count
+            else:
+                joined.append(entry)
+        return joined
 
     def restore(self, state: ChannelState, now: int) -> None:
         """Take up what `state` said."""
-        for first, stop in state.backlog:
-            self._backlog.add(first, stop)
-        for seq, count, extra in state.again:
+        self._backlog.restore(state.backlog)
+        self._requeued.restore(state.requeued)
+        for seq, count, extra in state.in_flight:
             self._requeued.add(None, seq, count, extra, 0)
         for seq, count, extra, due in state.deferred:
             self._deferred.add(due, seq, count, extra, None, saved=True)
@@ -446,8 +462,7 @@ class Channel:
 
     def needed(self) -> list[tuple[int, int]]:
         """Ranges that hold all messages it still needs from the log."""
-        ranges = self._backlog.ranges() + self._deferred.needed()
-        ranges += [(seq, seq + count) for seq, count, _extra in self._requeued.entries()]
+        ranges = self._backlog.needed() + self._requeued.needed() + self._deferred.needed()
         for consumer in self.consumers + self._departed:
             ranges += [(run.segment.base + run.low, run.segment.base + run.stop) for run in consumer.in_flight.runs()]
         return ranges

@@ -130,6 +130,47 @@ def test_requeued_messages_go_behind_what_waits() -> None:
     assert bodies(broker.get(channel, consumer)) == [b"2", b"3", b"1", b"4"]
 
 
+def journal_growth(broker: Broker) -> int:
+    """Of the topic t, in a second in which one message is published."""
+    before = len(broker.files.entries["data/t.log/state"].data)
+    broker.publish("t", b"x")
+    broker.wait(SECOND)
+    return len(broker.files.entries["data/t.log/state"].data) - before
+
+
+def test_the_journal_is_told_once_of_what_waits_however_long_it_waits() -> None:
+    broker = Broker()
+    channel = broker.channel("t", "c")
+    broker.publish("t", *[b"%d" % number for number in range(1000)])
+    consumer = broker.consumer(channel)
+    for delay, frame in enumerate(broker.get(channel, consumer)):
+        channel.requeue(consumer, frame.message_id, 1 + delay * 7919 % 1000, broker.now)
+    broker.wait(SECOND)
+    assert channel.depth == 1000
+    assert 0 < journal_growth(broker) < 500
+    assert 0 < journal_growth(broker) < 500
+    broker.files.kill()
+    broker.open()
+    channel = broker.channel("t", "c")
+    frames = broker.get(channel, broker.consumer(channel), 2000)
+    assert sorted(frame.attempts for frame in frames) == [1, 1] + [2] * 1000
+
+
+def test_every_other_message_for_later_does_not_make_the_journal_long() -> None:
+    broker = Broker()
+    channel = broker.channel("t", "c")
+    for number in range(300):
+        broker.publish("t", b"%d" % number)
+        broker.publish("t", b"later", defer_ns=3600 * SECOND)
+    assert journal_growth(broker) > 2000
+    assert 0 < journal_growth(broker) < 500
+    broker.files.kill()
+    broker.open()
+    channel = broker.channel("t", "c")
+    assert bodies(broker.get(channel, broker.consumer(channel)))[:300] == [b"%d" % number for number in range(300)]
+    assert channel.deferred_count == 300
+
+
 def test_latencies_are_measured_when_asked_for() -> None:
     broker = Broker(e2e_percentiles=(1.0, 0.5))
     channel = broker.channel("t", "c")
@@ -205,6 +246,17 @@ def test_ephemeral_channel_goes_with_its_last_consumer_and_the_topic_with_its_la
         Event("channel_deleted", "t#ephemeral", "c#ephemeral"),
         Event("topic_deleted", "t#ephemeral"),
     ]
+
+
+def test_what_an_ephemeral_topic_held_for_later_leaves_its_memory_too() -> None:
+    broker = Broker()
+    broker.publish("t#ephemeral", b"x", defer_ns=SECOND)
+    channel = broker.channel("t#ephemeral", "c")
+    consumer = broker.consumer(channel)
+    broker.wait(SECOND)
+    (frame,) = broker.get(channel, consumer)
+    channel.finish(consumer, frame.message_id, broker.now)
+    assert broker.engine.topics["t#ephemeral"].store.resident == 0
 
 
 def test_ephemeral_memory_is_given_back_when_messages_are_done_with() -> None:
