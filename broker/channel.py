@@ -169,10 +169,12 @@ class Channel:
         to send, in buffers (bytes or memoryview), and how many messages they are. All are in flight when this returns.
 
         At least one message when one is there, however large; after the first, `max_bytes` bounds the sum.
-        ([], 0) when paused or nothing waits.
+        ([], 0) when paused or nothing waits. Where much is dropped or put aside the channel is ready again: it goes on
+        after others have had their turn.
         """
         buffers: list[Buffer] = []
         left, room = max_messages, max_bytes
+        may_look_at = _AT_ONCE
         if self.paused or self.deleted:
             return buffers, 0
         deadline = now + consumer.msg_timeout_ns
@@ -192,7 +194,13 @@ class Channel:
                 nbytes = segment.offset(index + count) - segment.offset(index)
             self._advance(count)
             if consumer.sample_rate:
-                left -= self._deliver_sample(consumer, segment, index, count, extra, now, buffers)
+                sent, sent_bytes = self._deliver_sample(consumer, segment, index, count, extra, now, buffers)
+                left -= sent
+                room -= sent_bytes
+                may_look_at -= count
+                if may_look_at <= 0:
+                    self._shared.ready[self] = None
+                    break
                 continue
             buffers.append(frames_of(segment, index, count, extra))
             consumer.in_flight.add(segment, index, count, extra, now, deadline)
@@ -210,6 +218,7 @@ class Channel:
     def _next(self, now: int) -> tuple[Segment, int, int, int] | None:
         """(segment, index, count, extra attempts) of what is to be delivered next; extra is 0 for fresh messages and
         those that come from being deferred, which nobody has seen yet."""
+        put_aside = 0
         while True:
             requeued = self._requeued
             if requeued.count and (not self._backlog.count or requeued.turn <= self._fresh):
@@ -229,6 +238,10 @@ class Channel:
                 return segment, index, count, 0
             self._backlog.advance(count)
             self._defer(segment, index, count, 0, segment.due)
+            put_aside += 1
+            if put_aside == _AT_ONCE:
+                self._shared.ready[self] = None
+                return None
 
     def _advance(self, count: int) -> None:
         """`count` messages of what `_next` gave are taken."""
@@ -240,17 +253,20 @@ class Channel:
 
     def _deliver_sample(
         self, consumer: Consumer, segment: Segment, index: int, count: int, extra: int, now: int, buffers: list[Buffer]
-    ) -> int:
-        """Send each message with the consumer's probability, drop the others for the whole channel."""
-        sent = 0
+    ) -> tuple[int, int]:
+        """Send each message with the consumer's probability, drop the others for the whole channel; how many messages
+        and bytes are sent."""
+        sent = nbytes = 0
         deadline = now + consumer.msg_timeout_ns
         for at in range(index, index + count):
             if random.randrange(100) < consumer.sample_rate:
-                buffers.append(frames_of(segment, at, 1, extra))
+                frame = frames_of(segment, at, 1, extra)
+                buffers.append(frame)
                 consumer.in_flight.add(segment, at, 1, extra, now, deadline)
                 sent += 1
+                nbytes += len(frame)
         self.note_change()
-        return sent
+        return sent, nbytes
 
     # --- answers -----------------------------------------------------------------------------------------------
 

@@ -215,7 +215,9 @@ class Engine:
             self._persist(now)
 
     def next_deadline(self, now: int) -> int:
-        """When `tick` or `next_sync` has something to do, in ns; at most 1 s ahead of `now`."""
+        """When there is something to do, in ns; at most 1 s ahead of `now`."""
+        if self._shared.ready:
+            return now
         deadline = now + _TICK_MAX_NS
         if self._next_persist < deadline:
             deadline = self._next_persist

@@ -72,6 +72,54 @@ def test_sample_rate_passes_about_that_share_and_drops_the_rest_for_the_channel(
     assert not channel.finish(consumer, b"".join(frame.message_id for frame in frames), NOW)
 
 
+def test_a_sample_takes_no_more_than_the_room_there_is() -> None:
+    broker = Broker()
+    channel = broker.channel("t", "c")
+    broker.publish("t", *[b"x" * 1000] * 1000)
+    consumer = broker.consumer(channel)
+    consumer.sample_rate = 99
+    buffers, count = channel.deliver(consumer, NOW, 1000, 50_000)
+    assert 40_000 < sum(map(len, buffers)) <= 50_000
+    assert channel.in_flight_count == count == len(buffers)
+
+
+def test_a_small_sample_of_many_messages_is_taken_in_portions() -> None:
+    broker = Broker()
+    channel = broker.channel("t", "c")
+    consumer = broker.consumer(channel)
+    consumer.sample_rate = 1
+    broker.publish("t", *[b"x"] * 100_000)
+    broker.engine.take_ready()
+    delivered = portions = 0
+    while channel.depth:
+        delivered += channel.deliver(consumer, broker.now, 100_000, 1 << 20)[1]
+        portions += 1
+        if channel.depth:
+            assert broker.engine.next_deadline(broker.now) <= broker.now
+            assert broker.engine.take_ready() == [channel]
+    assert portions > 10
+    assert 500 < delivered < 1500
+
+
+def test_many_messages_for_later_are_put_aside_in_portions() -> None:
+    broker = Broker(mem_queue_size=10)
+    for _ in range(10_000):
+        broker.publish("t", b"later", defer_ns=3600 * SECOND)
+    broker.publish("t", b"now")
+    broker.engine.close(broker.now)
+    broker.open()
+    channel = broker.channel("t", "c")
+    consumer = broker.consumer(channel)
+    broker.engine.take_ready()
+    assert not broker.get(channel, consumer)
+    assert channel.depth > 1
+    frames = []
+    while broker.engine.take_ready():
+        frames += broker.get(channel, consumer)
+    assert bodies(frames) == [b"now"]
+    assert channel.deferred_count == 10_000
+
+
 def test_deferred_messages_are_counted_and_wait_even_in_the_backlog_of_a_new_channel() -> None:
     broker = Broker()
     broker.publish("t", b"now")
