@@ -208,12 +208,15 @@ class Channel:
             room -= nbytes
         delivered = max(max_messages - left, 0)
         if delivered:
-            self.in_flight_count += delivered
-            consumer.in_flight_count += delivered
-            consumer.message_count += delivered
-            if deadline < self._scheduled:
-                self._schedule(deadline)
+            self._count_delivered(consumer, delivered, deadline)
         return buffers, delivered
+
+    def _count_delivered(self, consumer: Consumer, count: int, deadline: int) -> None:
+        self.in_flight_count += count
+        consumer.in_flight_count += count
+        consumer.message_count += count
+        if deadline < self._scheduled:
+            self._schedule(deadline)
 
     def _next(self, now: int) -> tuple[Segment, int, int, int] | None:
         """(segment, index, count, extra attempts) of what is to be delivered next; extra is 0 for fresh messages and
@@ -435,9 +438,9 @@ class Channel:
     # --- persistence -------------------------------------------------------------------------------------------
 
     def note_change(self) -> None:
-        """Something is to be saved."""
-        if not self.changed and not self._bounded:
-            self.changed = True
+        """Something is to be saved, or no longer to be kept in the topic's log."""
+        if not self.topic.ephemeral:
+            self.changed = not self.ephemeral
             self._shared.changed[self.topic] = None
 
     def state(self, *, everything: bool) -> ChannelState:

@@ -342,6 +342,20 @@ def test_memory_holds_at_most_mem_queue_size_and_files_go_as_channels_finish() -
     assert topic.log_bytes <= 2000
 
 
+def test_files_go_as_ephemeral_channels_finish() -> None:
+    broker = Broker(max_bytes_per_file=2000)
+    channel = broker.channel("t", "c#ephemeral")
+    consumer = broker.consumer(channel)
+    for _ in range(60):
+        broker.publish("t", b"x" * 500)
+    broker.wait(SECOND)
+    frames = broker.get(channel, consumer)
+    assert broker.engine.topics["t"].log_bytes > 30_000
+    channel.finish(consumer, b"".join(frame.message_id for frame in frames), broker.now)
+    broker.wait(SECOND)
+    assert broker.engine.topics["t"].log_bytes <= 2000
+
+
 def test_deleted_topics_and_channels_stay_deleted_after_a_kill() -> None:
     broker = Broker()
     broker.channel("gone", "c")
