@@ -1,23 +1,29 @@
-"""What a channel has not delivered yet: ranges of its topic's messages, nearly always one, and a cursor."""
+"""What a channel has not delivered yet: ranges of its topic's messages, most often one, and a cursor."""
 
 from __future__ import annotations
 
 from collections import deque
+from typing import Final
 
+from pyspark_nsq.broker.on_record import OnRecord
 from pyspark_nsq.broker.segment import Segment
 from pyspark_nsq.broker.store import Store
+
+_SMALL_GAP: Final = 256
 
 
 class Backlog:
     """Ascending ranges of messages; the cursor stands at the first."""
 
-    __slots__ = ("_ahead", "_ranges", "_segment", "_store", "count")
+    __slots__ = ("_ahead", "_left", "_on_record", "_ranges", "_segment", "_store", "count")
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._ranges: deque[list[int]] = deque()  # [first, stop]
         self._segment: Segment | None = None  # at the cursor
         self._ahead: deque[Segment] = deque()  # read, to come
+        self._left = 0  # messages that ever did
+        self._on_record = OnRecord()
         self.count = 0
 
     def add(self, first: int, stop: int) -> None:
@@ -54,6 +60,7 @@ class Backlog:
         head = self._ranges[0]
         head[0] += count
         self.count -= count
+        self._left += count
         segment = self._segment
         assert segment is not None
         finished = head[0] == head[1]
@@ -67,6 +74,7 @@ class Backlog:
         head = self._ranges[0]
         head[0] += count
         self.count -= count
+        self._left += count
         if head[0] == head[1]:
             self._ranges.popleft()
 
@@ -84,7 +92,30 @@ class Backlog:
         self._ranges.clear()
         self._ahead.clear()
         self._segment = None
+        self._left += self.count
         self.count = 0
+
+    def changes(self, *, everything: bool) -> tuple[int, list[list[int]]]:
+        """See OnRecord; entries are [seq, count]."""
+        entries = ([first, stop - first] for first, stop in reversed(self._ranges))
+        return self._on_record.changes(self.count, self._left, entries, everything=everything)
+
+    def restore(self, entries: list[list[int]]) -> None:
+        """What is on record."""
+        for seq, count in entries:
+            self.add(seq, seq + count)
+        self._on_record.note(self.count, self._left)
 
     def ranges(self) -> list[tuple[int, int]]:
         return [(first, stop) for first, stop in self._ranges]
+
+    def needed(self) -> list[tuple[int, int]]:
+        """Ranges of messages that hold at least all of these, without small gaps: where every other message was to be
+        delivered later there are as many ranges as messages."""
+        joined: list[tuple[int, int]] = []
+        for first, stop in self._ranges:
+            if joined and first - joined[-1][1] <= _SMALL_GAP:
+                joined[-1] = (joined[-1][0], stop)
+            else:
+                joined.append((first, stop))
+        return joined

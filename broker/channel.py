@@ -34,6 +34,8 @@ NOT_OWNER: Final = "client does not own message"
 Failures = list[tuple[bytes, str]]
 _FIN: Final = b"FIN "
 _LF: Final = b"\n"
+_AT_ONCE: Final = 4096
+"""Of what there may be millions of, so many are looked at before others have their turn."""
 
 
 class Consumer:
@@ -79,7 +81,7 @@ class Channel:
         self._serving: Requeued | None = None  # where `_next` found something; None: in the backlog
         self._scheduled = NEVER  # when `on_time` will be called
         self._bounded = self.ephemeral or topic.ephemeral
-        self._deferred = Deferred(tracked=not self._bounded)
+        self._deferred = Deferred(topic.store.log, tracked=not self._bounded)
         self._latency = Latency(shared.options.e2e_window_ns, now) if shared.options.e2e_percentiles else None
         self.changed = False  # since it was last saved
 
@@ -167,10 +169,12 @@ class Channel:
         to send, in buffers (bytes or memoryview), and how many messages they are. All are in flight when this returns.
 
         At least one message when one is there, however large; after the first, `max_bytes` bounds the sum.
-        ([], 0) when paused or nothing waits.
+        ([], 0) when paused or nothing waits. Where much is dropped or put aside the channel is ready again: it goes on
+        after others have had their turn.
         """
         buffers: list[Buffer] = []
         left, room = max_messages, max_bytes
+        may_look_at = _AT_ONCE
         if self.paused or self.deleted:
             return buffers, 0
         deadline = now + consumer.msg_timeout_ns
@@ -190,7 +194,13 @@ class Channel:
                 nbytes = segment.offset(index + count) - segment.offset(index)
             self._advance(count)
             if consumer.sample_rate:
-                left -= self._deliver_sample(consumer, segment, index, count, extra, now, buffers)
+                sent, sent_bytes = self._deliver_sample(consumer, segment, index, count, extra, now, buffers)
+                left -= sent
+                room -= sent_bytes
+                may_look_at -= count
+                if may_look_at <= 0:
+                    self._shared.ready[self] = None
+                    break
                 continue
             buffers.append(frames_of(segment, index, count, extra))
             consumer.in_flight.add(segment, index, count, extra, now, deadline)
@@ -198,16 +208,20 @@ class Channel:
             room -= nbytes
         delivered = max(max_messages - left, 0)
         if delivered:
-            self.in_flight_count += delivered
-            consumer.in_flight_count += delivered
-            consumer.message_count += delivered
-            if deadline < self._scheduled:
-                self._schedule(deadline)
+            self._count_delivered(consumer, delivered, deadline)
         return buffers, delivered
+
+    def _count_delivered(self, consumer: Consumer, count: int, deadline: int) -> None:
+        self.in_flight_count += count
+        consumer.in_flight_count += count
+        consumer.message_count += count
+        if deadline < self._scheduled:
+            self._schedule(deadline)
 
     def _next(self, now: int) -> tuple[Segment, int, int, int] | None:
         """(segment, index, count, extra attempts) of what is to be delivered next; extra is 0 for fresh messages and
         those that come from being deferred, which nobody has seen yet."""
+        put_aside = 0
         while True:
             requeued = self._requeued
             if requeued.count and (not self._backlog.count or requeued.turn <= self._fresh):
@@ -227,6 +241,10 @@ class Channel:
                 return segment, index, count, 0
             self._backlog.advance(count)
             self._defer(segment, index, count, 0, segment.due)
+            put_aside += 1
+            if put_aside == _AT_ONCE:
+                self._shared.ready[self] = None
+                return None
 
     def _advance(self, count: int) -> None:
         """`count` messages of what `_next` gave are taken."""
@@ -238,17 +256,20 @@ class Channel:
 
     def _deliver_sample(
         self, consumer: Consumer, segment: Segment, index: int, count: int, extra: int, now: int, buffers: list[Buffer]
-    ) -> int:
-        """Send each message with the consumer's probability, drop the others for the whole channel."""
-        sent = 0
+    ) -> tuple[int, int]:
+        """Send each message with the consumer's probability, drop the others for the whole channel; how many messages
+        and bytes are sent."""
+        sent = nbytes = 0
         deadline = now + consumer.msg_timeout_ns
         for at in range(index, index + count):
             if random.randrange(100) < consumer.sample_rate:
-                buffers.append(frames_of(segment, at, 1, extra))
+                frame = frames_of(segment, at, 1, extra)
+                buffers.append(frame)
                 consumer.in_flight.add(segment, at, 1, extra, now, deadline)
                 sent += 1
+                nbytes += len(frame)
         self.note_change()
-        return sent
+        return sent, nbytes
 
     # --- answers -----------------------------------------------------------------------------------------------
 
@@ -359,7 +380,7 @@ class Channel:
         if self.deleted or now < self._scheduled:
             return  # an earlier or a later call does the work
         self._scheduled = NEVER
-        for entry in self._deferred.take_due(now):
+        for entry in self._deferred.take_due(now, _AT_ONCE):
             self._requeue(entry.segment, entry.seq, entry.messages, entry.extra)
         deadline = self._deferred.next_due
         for consumer in self.consumers + self._departed:
@@ -417,27 +438,41 @@ class Channel:
     # --- persistence -------------------------------------------------------------------------------------------
 
     def note_change(self) -> None:
-        """Something is to be saved."""
-        if not self.changed and not self._bounded:
-            self.changed = True
+        """Something is to be saved, or no longer to be kept in the topic's log."""
+        if not self.topic.ephemeral:
+            self.changed = not self.ephemeral
             self._shared.changed[self.topic] = None
 
     def state(self, *, everything: bool) -> ChannelState:
-        """What the journal keeps: all, or all but the deferred messages it has already."""
-        added, removed, everything = self._deferred.changes(everything=everything)
+        """What the journal is to be told: all, or what it does not know yet."""
         self.changed = False
-        out = self._requeued.entries()
+        deferred, removed, everything = self._deferred.changes(everything=everything)
+        passed, backlog = self._backlog.changes(everything=everything)
+        taken, requeued = self._requeued.changes(everything=everything)
+        return ChannelState(passed, backlog, taken, requeued, self._in_flight(), deferred, removed, everything)
+
+    def _in_flight(self) -> list[list[int]]:
+        """[seq, count, extra attempts] of what consumers have, joined where it goes on."""
+        out: list[list[int]] = []
         for consumer in self.consumers + self._departed:
             for run in consumer.in_flight.runs():
                 for index, count in run.pieces():
                     out.append([run.segment.base + index, count, run.extra + 1])
-        return ChannelState(self._backlog.ranges(), out, added, removed, everything)
+        out.sort()
+        joined: list[list[int]] = []
+        for entry in out:
+            seq, count, extra = entry
+            if joined and joined[-1][2] == extra and joined[-1][0] + joined[-1][1] == seq:
+                joined[-1][1] += count
+            else:
+                joined.append(entry)
+        return joined
 
     def restore(self, state: ChannelState, now: int) -> None:
         """Take up what `state` said."""
-        for first, stop in state.backlog:
-            self._backlog.add(first, stop)
-        for seq, count, extra in state.again:
+        self._backlog.restore(state.backlog)
+        self._requeued.restore(state.requeued)
+        for seq, count, extra in state.in_flight:
             self._requeued.add(None, seq, count, extra, 0)
         for seq, count, extra, due in state.deferred:
             self._deferred.add(due, seq, count, extra, None, saved=True)
@@ -446,8 +481,7 @@ class Channel:
 
     def needed(self) -> list[tuple[int, int]]:
         """Ranges that hold all messages it still needs from the log."""
-        ranges = self._backlog.ranges() + self._deferred.needed()
-        ranges += [(seq, seq + count) for seq, count, _extra in self._requeued.entries()]
+        ranges = self._backlog.needed() + self._requeued.needed() + self._deferred.needed()
         for consumer in self.consumers + self._departed:
             ranges += [(run.segment.base + run.low, run.segment.base + run.stop) for run in consumer.in_flight.runs()]
         return ranges

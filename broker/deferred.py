@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import heapq
-from collections import Counter
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
+from pyspark_nsq.broker.log import Log
+from pyspark_nsq.broker.pins import Pins
 from pyspark_nsq.broker.segment import Segment
 from pyspark_nsq.broker.shared import NEVER
-
-_BLOCK_SHIFT: Final = 12  # needed messages are reported in blocks of 4096
 
 
 class Entry(NamedTuple):
@@ -29,11 +28,11 @@ class Entry(NamedTuple):
 class Deferred:
     """A heap by due time that also says what has changed since it was last saved."""
 
-    def __init__(self, *, tracked: bool) -> None:
+    def __init__(self, log: Log | None, *, tracked: bool) -> None:
         self._tracked = tracked  # somebody asks for `changes`
+        self._pins = Pins(log)
         self._heap: list[Entry] = []
         self._number = 0
-        self._blocks: Counter[int] = Counter()
         self._added: dict[int, Entry] = {}  # by seq, not saved yet
         self._removed: list[int] = []  # saved, and gone since
         self._cleared = False  # since the last save
@@ -44,29 +43,25 @@ class Deferred:
         entry = Entry(due, self._number, seq, count, extra, segment)
         heapq.heappush(self._heap, entry)
         self.count += count
-        for block in range(seq >> _BLOCK_SHIFT, (seq + count - 1 >> _BLOCK_SHIFT) + 1):
-            self._blocks[block] += 1
+        self._pins.add(seq, count)
         if self._tracked and not saved:
             self._added[seq] = entry
 
-    def take_due(self, now: int) -> list[Entry]:
-        """Remove and return those whose time has come."""
-        due = []
-        while self._heap and self._heap[0].due <= now:
+    def take_due(self, now: int, entries_max: int) -> list[Entry]:
+        """Remove and return those whose time has come, or as many of them."""
+        due: list[Entry] = []
+        while self._heap and self._heap[0].due <= now and len(due) < entries_max:
             entry = heapq.heappop(self._heap)
             due.append(entry)
             self.count -= entry.messages
-            for block in range(entry.seq >> _BLOCK_SHIFT, (entry.seq + entry.messages - 1 >> _BLOCK_SHIFT) + 1):
-                self._blocks[block] -= 1
-                if not self._blocks[block]:
-                    del self._blocks[block]
+            self._pins.remove(entry.seq, entry.messages)
             if self._tracked and self._added.pop(entry.seq, None) is not entry:
                 self._removed.append(entry.seq)
         return due
 
     def clear(self) -> None:
         self._heap.clear()
-        self._blocks.clear()
+        self._pins.clear()
         self._added.clear()
         self._removed.clear()
         self._cleared = True
@@ -78,7 +73,7 @@ class Deferred:
 
     def needed(self) -> list[tuple[int, int]]:
         """Ranges of messages that hold at least all of these."""
-        return [(block << _BLOCK_SHIFT, block + 1 << _BLOCK_SHIFT) for block in self._blocks]
+        return self._pins.ranges()
 
     def changes(self, *, everything: bool) -> tuple[list[list[int]], list[int], bool]:
         """([seq, count, extra, due] added, seqs removed, False) since the last call; or (all there is, [], True)."""

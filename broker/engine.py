@@ -16,12 +16,14 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import secrets
+from collections.abc import Iterator
 from typing import Final
 
 from pyspark_nsq.broker import metadata
 from pyspark_nsq.broker.channel import Channel
-from pyspark_nsq.broker.diskqueue import GoQueue
+from pyspark_nsq.broker.diskqueue import GoQueues
 from pyspark_nsq.broker.files import Files
 from pyspark_nsq.broker.keeper import DIRECTORY_SUFFIX
 from pyspark_nsq.broker.log import is_log_directory
@@ -35,7 +37,9 @@ from pyspark_nsq.proto.names import is_valid_name
 
 __all__ = ["DataPathError", "Engine", "EngineOptions", "Event", "SyncJob"]
 
+# Topics' directories end with the suffix: this is none's, whatever the topics are called.
 _DELETED: Final = ".deleted-"
+_DELETED_DIRECTORY: Final = re.compile(r".+\.log\.deleted-[0-9a-f]{8}")
 _TICK_MAX_NS: Final = 1_000_000_000
 _METADATA_DELAY_NS: Final = 100_000_000
 _REST_EVERY_NS: Final = 30_000_000_000
@@ -60,11 +64,13 @@ class Engine:
         self._files = files
         self._shared = Shared(options, files)
         self._shared.save_metadata = self.save_metadata
+        self._shared.try_to_save_metadata = self.try_to_save_metadata
         self._shared.drop_topic = self.delete_topic
         self._syncs = Syncs(options, files)
         self._next_persist = now + options.persist_interval_ns
         self._next_rest = now + _REST_EVERY_NS
         self._metadata_due = now
+        self._metadata_failed = False
         try:
             self._lock = files.lock_directory(options.data_path)
         except OSError as error:
@@ -77,15 +83,18 @@ class Engine:
 
     def _load(self, now: int) -> None:
         known = metadata.load(self._files, self._options.data_path, self._shared.warn)
-        for name in self._directories():
+        entries = self._files.list_directory(self._options.data_path)
+        self._remove_deleted(entries)
+        for name in self._names_of_logs(entries):
             known.setdefault(name, TopicMetadata())
+        go_queues = GoQueues(self._shared, entries)
         for name, saved in sorted(known.items()):
             topic = self._create(name)
             topic.paused = saved.paused
             topic.load(list(saved.channels), now)
             for channel_name, paused in saved.channels.items():
                 topic.channels[channel_name].paused = paused
-            take_over(topic, self._go_queue)
+            take_over(topic, go_queues)
             topic.start(now)
         try:
             self.save_metadata()
@@ -95,21 +104,18 @@ class Engine:
             # What is there can be read all the same, and that makes room.
             self._options.log("error", f"failed to persist metadata - {error}")
 
-    def _directories(self) -> list[str]:
-        """Topics that have a log; what was being deleted is deleted now."""
-        names = []
-        for entry in self._files.list_directory(self._options.data_path):
-            path = os.path.join(self._options.data_path, entry)
-            name = entry[: -len(DIRECTORY_SUFFIX)]
-            if DIRECTORY_SUFFIX + _DELETED in entry:
-                self._files.remove_directory(path)
-            elif entry.endswith(DIRECTORY_SUFFIX) and is_valid_name(name) and is_log_directory(self._files, path):
-                names.append(name)
-        return names
+    def _remove_deleted(self, entries: list[str]) -> None:
+        """What was being deleted when the last process ended."""
+        for entry in filter(_DELETED_DIRECTORY.fullmatch, entries):
+            self._remove(os.path.join(self._options.data_path, entry))
 
-    def _go_queue(self, name: str) -> GoQueue:
-        options = self._options
-        return GoQueue(self._files, options.data_path, name, options.max_msg_size, self._shared.warn)
+    def _names_of_logs(self, entries: list[str]) -> Iterator[str]:
+        """Topics that have a log."""
+        for entry in entries:
+            name = entry.removesuffix(DIRECTORY_SUFFIX)
+            path = os.path.join(self._options.data_path, entry)
+            if name != entry and is_valid_name(name) and is_log_directory(self._files, path):
+                yield name
 
     def _create(self, name: str) -> Topic:
         topic = self.topics[name] = Topic(name, self._shared)
@@ -126,21 +132,35 @@ class Engine:
         return topic
 
     def delete_topic(self, name: str, _now: int) -> list[Channel]:
-        """Delete a topic, its channels and files, for good when this returns. KeyError when there is none.
+        """Delete a topic, its channels and files, for good when this returns. KeyError when there is none; OSError, and
+        nothing has happened, when its files cannot be put aside.
 
         Returns the channels that were deleted: the server closes their `consumers`.
         """
-        topic = self.topics.pop(name)
+        topic = self.topics[name]
+        doomed = self._put_aside(topic)
+        del self.topics[name]
         channels = topic.delete()
         self._shared.events.append(Event("topic_deleted", name))
-        if topic.keeper is not None:
-            directory = topic.keeper.directory
-            doomed = f"{directory}{_DELETED}{secrets.token_hex(4)}"
-            if self._files.stamp(directory) is not None:
-                self._files.rename(directory, doomed)
-            self.save_metadata()
-            self._files.remove_directory(doomed)
+        if doomed is not None:
+            self._remove(doomed)
+        if not topic.ephemeral:
+            self.try_to_save_metadata()
         return channels
+
+    def _put_aside(self, topic: Topic) -> str | None:
+        """The directory that its files are in now: no start loads it, each removes it."""
+        if topic.keeper is None or self._files.stamp(topic.keeper.directory) is None:
+            return None
+        doomed = f"{topic.keeper.directory}{_DELETED}{secrets.token_hex(4)}"
+        self._files.rename(topic.keeper.directory, doomed)
+        return doomed
+
+    def _remove(self, doomed: str) -> None:
+        try:
+            self._files.remove_directory(doomed)
+        except OSError as error:
+            self._options.log("error", f"failed to delete {doomed} - {error}")
 
     # --- a turn ------------------------------------------------------------------------------------------------
 
@@ -187,14 +207,17 @@ class Engine:
             for channel in shared.due(now):
                 channel.on_time(now)
         if shared.metadata_changed and now >= self._metadata_due:
-            self._metadata_due = now + _METADATA_DELAY_NS
-            self._try_to_save_metadata()
+            self.try_to_save_metadata()
+            pause = self._options.persist_interval_ns if self._metadata_failed else _METADATA_DELAY_NS
+            self._metadata_due = now + pause
         if now >= self._next_persist:
             self._next_persist = now + self._options.persist_interval_ns
             self._persist(now)
 
     def next_deadline(self, now: int) -> int:
-        """When `tick` or `next_sync` has something to do, in ns; at most 1 s ahead of `now`."""
+        """When there is something to do, in ns; at most 1 s ahead of `now`."""
+        if self._shared.ready:
+            return now
         deadline = now + _TICK_MAX_NS
         if self._next_persist < deadline:
             deadline = self._next_persist
@@ -226,7 +249,7 @@ class Engine:
     # --- metadata and the end ----------------------------------------------------------------------------------
 
     def save_metadata(self) -> None:
-        """Write nsqd.dat now. Pausing and deleting do it by themselves; creating does within 100 ms by `tick`."""
+        """Write nsqd.dat now, or OSError. Pausing does it by itself; creating does within 100 ms by `tick`."""
         topics = {
             topic.name: TopicMetadata(
                 topic.paused,
@@ -239,11 +262,16 @@ class Engine:
         metadata.save(self._files, self._options.data_path, topics, NSQ_VERSION)
         self._shared.metadata_changed = False
 
-    def _try_to_save_metadata(self) -> None:
+    def try_to_save_metadata(self) -> None:
+        """Write nsqd.dat now; where that fails, `tick` tries on: what has changed cannot be taken back."""
         try:
             self.save_metadata()
         except OSError as error:
-            self._options.log("error", f"failed to persist metadata - {error}")
+            if not self._metadata_failed:
+                self._options.log("error", f"failed to persist metadata - {error}")
+            self._metadata_failed = True
+        else:
+            self._metadata_failed = False
 
     def close(self, now: int) -> None:
         """Graceful exit: everything persisted including attempts and delays, files synced, data path unlocked."""
@@ -252,5 +280,6 @@ class Engine:
         for topic in self.topics.values():
             if topic.keeper is not None:
                 topic.keeper.close()
-        self._try_to_save_metadata()
+        if self._shared.metadata_changed:
+            self.try_to_save_metadata()
         self._files.close(self._lock)

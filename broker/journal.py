@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import os
 import zlib
+from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from pyspark_nsq.broker.files import Files
@@ -22,17 +23,22 @@ _REWRITE_GROWTH: Final = 8
 _NUMBER_MAX: Final = 2**64 - 1
 
 Range = tuple[int, int]
+Entry = list[int]
+"""The sequence number of the first message, how many they are, and what else is to be known of them."""
 
 
 @dataclass(slots=True)
 class ChannelState:
-    """Of one channel. All else below the log's end is finished."""
+    """Of one channel, or what of it has changed. All else below the log's end is finished."""
 
-    backlog: list[Range] = field(default_factory=list)  # not delivered
-    again: list[list[int]] = field(default_factory=list)  # [seq, count, extra attempts]: in flight or requeued
-    deferred: list[list[int]] = field(default_factory=list)  # [seq, count, extra attempts, due]: to add
+    passed: int = 0  # messages that have left the front of the backlog
+    backlog: list[Entry] = field(default_factory=list)  # that have joined it, not delivered: [seq, count]
+    taken: int = 0  # messages that have left the front of those requeued
+    requeued: list[Entry] = field(default_factory=list)  # that have joined them: [seq, count, extra attempts]
+    in_flight: list[Entry] = field(default_factory=list)  # all: [seq, count, extra attempts]
+    deferred: list[Entry] = field(default_factory=list)  # to add: [seq, count, extra attempts, due]
     removed: list[int] = field(default_factory=list)  # seqs of deferred ones that were written before and have gone
-    everything: bool = True  # `deferred` is all of them
+    everything: bool = True  # nothing of what was written before counts
 
 
 @dataclass(slots=True)
@@ -44,7 +50,8 @@ class TopicState:
     channels: dict[str, ChannelState] = field(default_factory=dict)
     gone: list[str] = field(default_factory=list)  # channels
     importing: int | None = None  # the log's end before messages from elsewhere were being appended
-    imported: dict[str, list[int]] = field(default_factory=dict)  # files taken over: name -> [size, time of change]
+    # Files taken over: name -> [size, time of change, 1 where not all of it could be read]
+    imported: dict[str, list[int]] = field(default_factory=dict)
 
 
 class Journal:
@@ -55,56 +62,72 @@ class Journal:
         self._files = files
         self._warn = warn
         self._size = 0
-        self._full_size = 0  # after the last rewrite
+        self._torn = False  # something may stand behind that
+        self._unwritten = b""  # lines that could not be written yet
+        self._rewrite_from = _REWRITE_BYTES_MIN  # the size that is too large
 
     def load(self) -> TopicState | None:
         """The whole state; None when there is none."""
         data = self._files.read_file(self.path)
         if data is None:
             return None
-        state = TopicState()
+        lines = _TopicSum()
         for line in data.split(b"\n")[:-1]:
             update = _decode(line)
             if update is None:
                 self._warn(f"{self.path}: the state ends early, at byte {self._size}")
                 break
-            _merge(state, update)
+            lines.add(update)
             self._size += len(line) + 1
-        if self._size < len(data):  # nothing may follow a line that is cut off
-            self._cut()
-        return state
-
-    def _cut(self) -> None:
-        """In place: a full disk has no room for a copy."""
-        handle = self._files.open(self.path, create=True)
-        try:
-            self._files.truncate(handle, self._size)
-        finally:
-            self._files.close(handle)
+        self._torn = self._size < len(data)
+        return lines.state()
 
     @property
     def bloated(self) -> bool:
         """Is it time to `rewrite`?"""
-        return self._size > max(_REWRITE_BYTES_MIN, _REWRITE_GROWTH * self._full_size)
+        return self._size + len(self._unwritten) > self._rewrite_from
 
     def append(self, update: TopicState) -> None:
-        """Add what has changed. Not synced: what a loss of power takes is redelivered."""
-        line = _encode(update)
-        self._files.append_file(self.path, line)
-        self._size += len(line)
+        """Add what has changed; when that fails (OSError), the next call adds it too. Not synced: what a loss of power
+        takes is redelivered."""
+        self._unwritten += _encode(update)
+        handle = self._files.open(self.path, create=True)
+        try:
+            if self._torn:  # nothing may follow a line that is cut off
+                self._files.truncate(handle, self._size)
+            self._torn = True
+            self._files.write(handle, self._size, [self._unwritten], len(self._unwritten))
+            self._torn = False
+        finally:
+            self._files.close(handle)
+        self._size += len(self._unwritten)
+        self._unwritten = b""
 
     def rewrite(self, state: TopicState) -> None:
-        """Replace all by the whole state, synced."""
-        line = _encode(state)
+        """Replace all by the whole state, synced. When that fails (OSError), the next `append` adds it."""
+        self._unwritten = line = _encode(state)
+        self._rewrite_from = self._size + len(line) + max(_REWRITE_BYTES_MIN, _REWRITE_GROWTH * len(line))
         self._files.replace_file(self.path, line)
-        self._size = self._full_size = len(line)
+        self._rewrite_from -= self._size
+        self._size = len(line)
+        self._torn = False
+        self._unwritten = b""
 
 
 def _encode(state: TopicState) -> bytes:
     value: dict[str, Any] = {"log": state.checkpoint, "held": state.held}
     if state.channels:
         value["channels"] = {
-            name: [channel.backlog, channel.again, channel.deferred, channel.removed, channel.everything]
+            name: [
+                channel.passed,
+                channel.backlog,
+                channel.taken,
+                channel.requeued,
+                channel.in_flight,
+                channel.deferred,
+                channel.removed,
+                channel.everything,
+            ]
             for name, channel in state.channels.items()
         }
     if state.gone:
@@ -137,13 +160,23 @@ def _parse(value: dict[str, Any]) -> TopicState:
         {str(name): _channel(*parts) for name, parts in value.get("channels", {}).items()},
         list(map(str, value.get("gone", []))),
         None if importing is None else _numbers([importing])[0],
-        {str(name): _numbers(stamp) for name, stamp in imported.items()},
+        dict(zip(map(str, imported), _entries(list(imported.values()), 3), strict=True)),
     )
 
 
-def _channel(backlog: Any, again: Any, deferred: Any, removed: Any, everything: Any) -> ChannelState:
+def _channel(
+    passed: Any, backlog: Any, taken: Any, requeued: Any, in_flight: Any, deferred: Any, removed: Any, everything: Any
+) -> ChannelState:
+    _numbers([passed, taken])
     return ChannelState(
-        _ranges(backlog), _entries(again, 3), _entries(deferred, 4), _numbers(removed), everything is True
+        passed,
+        _entries(backlog, 2),
+        taken,
+        _entries(requeued, 3),
+        _entries(in_flight, 3),
+        _entries(deferred, 4),
+        _numbers(removed),
+        everything is True,
     )
 
 
@@ -168,22 +201,62 @@ def _numbers(value: Any) -> list[int]:
     return numbers
 
 
-def _merge(state: TopicState, update: TopicState) -> None:
-    """Bring `state` up to date."""
-    state.checkpoint = update.checkpoint
-    state.held = update.held
-    state.importing = update.importing
-    state.imported = update.imported
-    for name in update.gone:
-        state.channels.pop(name, None)
-    for name, channel in update.channels.items():
-        before = state.channels.get(name)
-        if before is not None and not channel.everything:
-            deferred = {entry[0]: entry for entry in before.deferred}
-            for seq in channel.removed:
-                deferred.pop(seq, None)
-            deferred.update((entry[0], entry) for entry in channel.deferred)
-            channel.deferred = list(deferred.values())
-        channel.removed = []
-        channel.everything = True
-        state.channels[name] = channel
+class _TopicSum:
+    """What lines that were read in order come to."""
+
+    def __init__(self) -> None:
+        self._newest = TopicState()
+        self._channels: dict[str, _ChannelSum] = {}
+
+    def add(self, update: TopicState) -> None:
+        self._newest = update
+        for name in update.gone:
+            self._channels.pop(name, None)
+        for name, channel in update.channels.items():
+            if channel.everything or name not in self._channels:
+                self._channels[name] = _ChannelSum()
+            self._channels[name].add(channel)
+
+    def state(self) -> TopicState:
+        channels = {name: channel.state() for name, channel in self._channels.items()}
+        return replace(self._newest, channels=channels, gone=[])
+
+
+class _ChannelSum:
+    """The same of one channel. There may be a million messages, and a line a second for each few of them."""
+
+    def __init__(self) -> None:
+        self._backlog: deque[Entry] = deque()
+        self._requeued: deque[Entry] = deque()
+        self._in_flight: list[Entry] = []
+        self._deferred: dict[int, Entry] = {}
+
+    def add(self, update: ChannelState) -> None:
+        _drop(self._backlog, update.passed)
+        self._backlog.extend(update.backlog)
+        _drop(self._requeued, update.taken)
+        self._requeued.extend(update.requeued)
+        self._in_flight = update.in_flight
+        for seq in update.removed:
+            self._deferred.pop(seq, None)
+        self._deferred.update((entry[0], entry) for entry in update.deferred)
+
+    def state(self) -> ChannelState:
+        return ChannelState(
+            backlog=list(self._backlog),
+            requeued=list(self._requeued),
+            in_flight=self._in_flight,
+            deferred=list(self._deferred.values()),
+        )
+
+
+def _drop(entries: deque[Entry], count: int) -> None:
+    """The first `count` messages."""
+    while count and entries:
+        first = entries[0]
+        dropped = min(count, first[1])
+        first[0] += dropped
+        first[1] -= dropped
+        count -= dropped
+        if not first[1]:
+            entries.popleft()

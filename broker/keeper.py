@@ -35,9 +35,8 @@ class Keeper:
         self.journal = Journal(shared.files, self.directory, shared.warn)
         self.checkpoint: Checkpoint = (0, 0, 0, 0)  # of the log when what is shown to channels was written
         self.importing: int | None = None  # the log's end before messages from elsewhere were being appended
-        self.imported: dict[str, list[int]] = {}  # files they came from: name -> [size, time of change]
-        self._gone: list[str] = []  # channels deleted since the journal was last written
-        self._rewrite = False  # the journal has missed something
+        self.imported: dict[str, list[int]] = {}  # files they came from, as in TopicState
+        self._gone: list[str] = []  # channels deleted since the journal was last told
         self._rested_at = -1
 
     # --- messages ----------------------------------------------------------------------------------------------
@@ -109,23 +108,18 @@ class Keeper:
         large = self.log.nbytes > min(_KEEP_FILE_BYTES, self._shared.options.max_bytes_per_file)
         needed = self._needed() if large or len(self.log.log_files) > 1 else None
         finished = large and not needed
-        everything = everything or finished or self._rewrite or self.journal.bloated
+        if finished:  # the file that it would name goes
+            self.checkpoint = (0, 0, *self.checkpoint[2:])
         try:
             self._files.make_directory(self.directory)
-            if everything:
+            if everything or self.journal.bloated:
                 self.journal.rewrite(self._state(everything=True))
             else:
                 self.journal.append(self._state(everything=False))
         except OSError as error:
-            self._rewrite = True
             self._shared.changed[topic] = None
             self.failed(error)
-            if needed is not None:  # on a full disk, the room that the state needs is where nobody needs the messages
-                self.log.drop_files(needed, keep_last=not finished)
-            return
-        self._rewrite = False
-        self._gone.clear()
-        if needed is not None:
+        if needed is not None:  # on a full disk, the room that the state needs is where nobody needs the messages
             self.log.drop_files(needed, keep_last=not finished)
 
     def _needed(self) -> list[Range]:
@@ -142,7 +136,8 @@ class Keeper:
             for name, channel in topic.channels.items()
             if not channel.ephemeral and (everything or channel.changed)
         }
-        return TopicState(self.checkpoint, topic.held, channels, self._gone[:], self.importing, self.imported)
+        gone, self._gone = self._gone, []
+        return TopicState(self.checkpoint, topic.held, channels, gone, self.importing, self.imported)
 
     # --- taking over -------------------------------------------------------------------------------------------
 

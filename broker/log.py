@@ -12,6 +12,7 @@ import os
 import re
 import secrets
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Final
 
 from pyspark_nsq.broker.files import Files
@@ -32,6 +33,9 @@ Checkpoint = tuple[int, int, int, int]
 def is_log_directory(files: Files, path: str) -> bool:
     """Does it hold a topic's log, or the state that is kept with it?"""
     return any(name == "state" or _NAME.fullmatch(name) for name in files.list_directory(path))
+
+
+_base: Final = attrgetter("base")
 
 
 class Log:
@@ -214,9 +218,16 @@ class Log:
             seq = max(file.end, seq + 1)
         return []
 
+    def places(self, first: int, stop: int) -> list[tuple[LogFile, int]]:
+        """The files of messages first .. stop - 1, each with how many of them it holds."""
+        begin = bisect.bisect_right(self.log_files, first, key=_base) - 1
+        end = bisect.bisect_left(self.log_files, stop, key=_base)
+        files = self.log_files[max(begin, 0) : end]
+        return [(file, min(file.end, stop) - max(file.base, first)) for file in files]
+
     def _locate(self, seq: int) -> tuple[LogFile, int, int] | None:
         """Where to begin reading for message `seq`, or the next that is there."""
-        position = max(bisect.bisect_right(self.log_files, seq, key=lambda file: file.base) - 1, 0)
+        position = max(bisect.bisect_right(self.log_files, seq, key=_base) - 1, 0)
         for file in self.log_files[position : position + 2]:
             if seq < file.end:
                 return file, self._nearest(file, seq), CHUNK_MIN

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 
+from pyspark_nsq.broker.on_record import OnRecord
+from pyspark_nsq.broker.pins import Pins
 from pyspark_nsq.broker.segment import Buffer, Segment
 from pyspark_nsq.broker.store import Store
 
@@ -24,17 +26,21 @@ class Again:
 class Requeued:
     """A queue of them."""
 
-    __slots__ = ("_queue", "_read", "_store", "count")
+    __slots__ = ("_left", "_on_record", "_pins", "_queue", "_read", "_store", "count")
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._queue: deque[Again] = deque()
         self._read: list[Segment] = []  # the last piece of the log that was read for one of them
+        self._pins = Pins(store.log)
+        self._left = 0  # messages that ever did
+        self._on_record = OnRecord()
         self.count = 0
 
     def add(self, segment: Segment | None, seq: int, count: int, extra: int, turn: int) -> None:
         """At the end; joins the last entry where it goes on with the same segment."""
         self.count += count
+        self._pins.add(seq, count)
         if self._queue:
             last = self._queue[-1]
             if last.segment is segment and last.extra == extra and last.seq + last.count == seq:
@@ -66,9 +72,11 @@ class Requeued:
     def take(self, count: int) -> None:
         """`count` messages of the first are delivered."""
         first = self._queue[0]
+        self._pins.remove(first.seq, count)
         first.seq += count
         first.count -= count
         self.count -= count
+        self._left += count
         if not first.count:
             self._queue.popleft()
 
@@ -85,11 +93,24 @@ class Requeued:
     def clear(self) -> None:
         self._queue.clear()
         self._read.clear()
+        self._pins.clear()
+        self._left += self.count
         self.count = 0
 
-    def entries(self) -> list[list[int]]:
-        """[seq, count, extra] of each."""
-        return [[entry.seq, entry.count, entry.extra] for entry in self._queue]
+    def needed(self) -> list[tuple[int, int]]:
+        """Ranges of messages that hold at least all of these."""
+        return self._pins.ranges()
+
+    def changes(self, *, everything: bool) -> tuple[int, list[list[int]]]:
+        """See OnRecord; entries are [seq, count, extra]."""
+        entries = ([entry.seq, entry.count, entry.extra] for entry in reversed(self._queue))
+        return self._on_record.changes(self.count, self._left, entries, everything=everything)
+
+    def restore(self, entries: list[list[int]]) -> None:
+        """What is on record."""
+        for seq, count, extra in entries:
+            self.add(None, seq, count, extra, 0)
+        self._on_record.note(self.count, self._left)
 
 
 def frames_of(segment: Segment, index: int, count: int, extra: int) -> Buffer:

@@ -64,6 +64,7 @@ class Shared:
         self.failing: dict[Topic, OSError] = {}  # whose last write failed
         self.metadata_changed = False
         self.save_metadata: Callable[[], None] = lambda: None
+        self.try_to_save_metadata: Callable[[], None] = lambda: None
         self.drop_topic: Callable[[str, int], object] = lambda _name, _now: None
         self._timers: list[tuple[int, int, Channel]] = []
         self._timer_count = 0

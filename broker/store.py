@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from typing import Final
 from weakref import WeakValueDictionary
 
@@ -84,9 +84,10 @@ class Store:
             self._drop(segment)
 
     def released(self, ranges: list[tuple[int, int]]) -> None:
-        """A reader that had these messages before it has gone."""
-        for first, stop in ranges:
-            for segment in self.between(first, stop):
+        """A reader that had these messages (ascending ranges) before it has gone."""
+        for segment in list(self._tail.values()):
+            before = bisect_left(ranges, (segment.end,))  # so many ranges begin before the segment ends
+            if before and ranges[before - 1][1] > segment.base:
                 self.passed(segment)
 
     def between(self, first: int, stop: int) -> list[Segment]:

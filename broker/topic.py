@@ -122,6 +122,8 @@ class Topic:
             if not flowing:
                 self._hold(segment)
             elif segment.due > now:
+                if not self.ephemeral:
+                    self.store.append(segment)
                 self._hand_out_deferred(segment)
             else:
                 self._hand_out(segment)
@@ -158,8 +160,9 @@ class Topic:
             channel.add(base, base + take, count - take)
 
     def _hand_out_deferred(self, segment: Segment) -> None:
-        if not self.ephemeral:
-            self.store.append(segment)
+        """Channels name it; where there is no log to find it in, they keep it themselves."""
+        if self.ephemeral:
+            self.store.set_readers(segment, 0)
         for channel in self.channels.values():
             channel.add_deferred(segment)
 
@@ -184,22 +187,25 @@ class Topic:
         held, self.held = self.held, []
         self.store.seal()
         for first, stop in held:
+            in_memory: list[Segment] = []
             for segment in self.store.between(first, stop):
                 if segment.due > now and segment.base >= first:
-                    self._pour(first, segment.base)
-                    for channel in self.channels.values():
-                        channel.add_deferred(segment)
+                    self._pour(first, segment.base, in_memory)
+                    self._hand_out_deferred(segment)
                     first = segment.end
-            self._pour(first, stop)
+                    in_memory = []
+                else:
+                    in_memory.append(segment)
+            self._pour(first, stop, in_memory)
         self._note_change()
 
-    def _pour(self, first: int, stop: int) -> None:
+    def _pour(self, first: int, stop: int, in_memory: list[Segment]) -> None:
         """Messages first .. stop - 1, of which some may be on disk only, go to the channels."""
         if first >= stop:
             return
         count = stop - first
         takes = [channel.room(count) for channel in self.channels.values()]
-        for segment in self.store.between(first, stop):
+        for segment in in_memory:
             self.store.set_readers(segment, sum(first + take > segment.base for take in takes))
         for channel, take in zip(self.channels.values(), takes, strict=True):
             channel.add(first, first + take, count - take)
@@ -238,7 +244,7 @@ class Topic:
             assert self.keeper is not None
             self.keeper.drop_channel(name)
             self.save_state()
-            self._shared.save_metadata()
+            self._shared.try_to_save_metadata()
         return channel
 
     def _set_of_channels_changed(self) -> None:

@@ -158,9 +158,14 @@ def _go_record(number: int, message_id: bytes = b"") -> bytes:
 
 
 _GO_RECORDS = b"".join(map(_go_record, range(5)))
-_CHANNEL = [[[3, 10]], [[0, 2, 1]], [[2, 1, 0, _NOW + 10**9]], [], True]
+_CHANNEL = [0, [[3, 7]], 0, [[0, 1, 1]], [[1, 1, 1]], [[2, 1, 0, _NOW + 10**9]], [], True]
 _JSON_STATE = json.dumps({"log": [0, 0, 10, 5], "held": [], "channels": {"c": _CHANNEL}}).encode()
-_LATER_STATE = json.dumps({"log": [0, 0, 10, 5], "held": [[4, 10]], "gone": ["c"], "imported": {"a": [1, 2]}}).encode()
+_CHANGES = json.dumps(
+    {"log": [0, 0, 10, 5], "held": [], "channels": {"c": [2, [], 1, [[1, 1, 2]], [], [], [2], False]}}
+).encode()
+_LATER_STATE = json.dumps(
+    {"log": [0, 0, 10, 5], "held": [[4, 10]], "gone": ["c"], "imported": {"a": [1, 2, 0]}}
+).encode()
 _RECORDS = [bytes((place, count, 0, 0)) + b"body" for place, count in ((0, 1), (2, 9), (4, 1))]
 _TOML = b'tcp_address = "127.0.0.1:0"\nmem_queue_size = 5\nmsg_timeout = "1s"\ntls_required = "tcp-https"\n'
 _TOML_LISTS = b'nsqlookupd_tcp_addresses = ["a:1", "b:2"]\ne2e_processing_latency_percentiles = [1.0, "0.9", 1]\n'
@@ -210,7 +215,11 @@ TARGETS = [
     Target(
         "log-state",
         state,
-        [b"s" + _JSON_STATE, b"s" + _JSON_STATE + b"\n" + _LATER_STATE, b"r%08x %b\n" % (zlib.crc32(b"{}"), b"{}")],
+        [
+            b"s" + _JSON_STATE,
+            b"s" + _JSON_STATE + b"\n" + _CHANGES + b"\n" + _LATER_STATE,
+            b"r%08x %b\n" % (zlib.crc32(b"{}"), b"{}"),
+        ],
         [b'"held":', b'"log":', b'"channels":', b'"gone":', b'"importing":', b"null", b"1e9", b"-1", b"[[0,1]]"],
         fixed_memory=6 * MIB,
         runs=600,

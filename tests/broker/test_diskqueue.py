@@ -1,6 +1,7 @@
 """Data paths as Go's nsqd leaves them, taken over whole, whatever happens on the way."""
 
 import struct
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -9,8 +10,9 @@ from simulation.frames import Frame, parse
 from simulation.memory_files import Killed, MemoryFiles
 
 from pyspark_nsq.broker.channel import Consumer
-from pyspark_nsq.broker.diskqueue import GoQueue, segments
+from pyspark_nsq.broker.diskqueue import GoQueues, segments
 from pyspark_nsq.broker.engine import Engine, EngineOptions
+from pyspark_nsq.broker.shared import Shared
 
 NOW = 1_763_000_000_000_000_000
 Message = tuple[int, int, bytes, bytes]
@@ -44,12 +46,17 @@ class GoData:
         for number, content in enumerate(contents):
             self.files.replace_file(f"data/{name}.diskqueue.{number:06d}.dat", content)
 
-    def queue(self, name: str) -> list[Message]:
-        return list(GoQueue(self.files, "data", name, 1000, self.warnings.append).messages())
+    def options(self, max_msg_size: int = 1000) -> EngineOptions:
+        return EngineOptions("data", max_msg_size=max_msg_size, log=lambda _level, text: self.warnings.append(text))
+
+    def queue(self, name: str, max_msg_size: int = 1000) -> list[Message]:
+        shared = Shared(self.options(max_msg_size), self.files)
+        queue = GoQueues(shared, self.files.list_directory("data")).find(name)
+        assert queue is not None
+        return list(queue.messages())
 
     def open(self) -> Engine:
-        options = EngineOptions("data", log=lambda _level, text: self.warnings.append(text))
-        return Engine(options, self.files, NOW)
+        return Engine(self.options(), self.files, NOW)
 
     def go_files(self) -> list[str]:
         return sorted(path for path in self.files.entries if ".diskqueue." in path)
@@ -94,7 +101,7 @@ def test_large_messages_cross_the_pieces_a_file_is_read_in() -> None:
     go = GoData()
     messages = [(NOW, 0, b"0123456789abcdef", bytes([number]) * 400_000) for number in range(9)]
     go.add("t", None, records(messages))
-    assert list(GoQueue(go.files, "data", "t", 400_000, print).messages()) == messages
+    assert go.queue("t", 400_000) == messages
 
 
 @pytest.mark.parametrize(
@@ -134,6 +141,12 @@ def whole_data_path() -> GoData:
     return go
 
 
+def data_path_with_a_bad_record() -> GoData:
+    go = whole_data_path()
+    go.add("t", None, records([message(number) for number in range(10, 12)]) + b"\0\0")
+    return go
+
+
 def check_taken_over(go: GoData, engine: Engine) -> None:
     frames = drain(engine, "c")
     assert [(frame.body, frame.attempts) for frame in frames] == [
@@ -156,13 +169,17 @@ def test_queues_of_channels_and_topic_are_taken_over_and_deleted() -> None:
     check_taken_over(go, engine)
 
 
-def test_a_kill_at_any_call_takes_over_exactly_once() -> None:
-    calls = whole_data_path()
+@pytest.mark.parametrize(
+    ("data_path", "left"),
+    [(whole_data_path, []), (data_path_with_a_bad_record, ["data/t.diskqueue.000000.dat.bad"])],
+)
+def test_a_kill_at_any_call_takes_over_exactly_once(data_path: Callable[[], GoData], left: list[str]) -> None:
+    calls = data_path()
     before = calls.files.calls
     calls.open()
     for call in range(1, calls.files.calls - before + 1):
         for power in (False, True):
-            go = whole_data_path()
+            go = data_path()
             go.files.random.seed(call)
             go.files.kill_at = go.files.calls + call
             with pytest.raises(Killed):
@@ -172,6 +189,7 @@ def test_a_kill_at_any_call_takes_over_exactly_once() -> None:
             else:
                 go.files.kill()
             check_taken_over(go, go.open())
+            assert go.go_files() == [*left, "data/t:other.diskqueue.000000.dat"], f"call {call}"
 
 
 def test_nothing_is_deleted_when_our_copy_cannot_be_written() -> None:
@@ -183,6 +201,28 @@ def test_nothing_is_deleted_when_our_copy_cannot_be_written() -> None:
     assert go.go_files() == names
     go.files.kill()
     check_taken_over(go, go.open())
+
+
+def test_the_data_path_is_listed_once_however_many_topics_there_are() -> None:
+    go = GoData('[{"name":"c","paused":false}]')
+    engine = go.open()
+    for number in range(20):
+        engine.topic(f"t{number}", NOW).channel("c", NOW)
+    engine.close(NOW)
+    go.files.listed.clear()
+    go.open()
+    assert go.files.listed.count("data") == 1
+
+
+def test_queues_of_topics_that_are_called_like_files_are_told_apart() -> None:
+    go = GoData("null")
+    names = ["t.diskqueue.meta.dat", "t.diskqueue.000000.dat", "t.diskqueue.000000", "t", "diskqueue"]
+    for number, name in enumerate(names):
+        go.add(name, None, records([message(number)]))
+        go.add(f"{name}:c", None, records([message(100 + number)]))
+    for number, name in enumerate(names):
+        assert go.queue(name) == [message(number)]
+        assert go.queue(f"{name}:c") == [message(100 + number)]
 
 
 def test_messages_of_go_come_behind_those_we_had() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 from simulation.frames import parse
-from simulation.memory_files import MemoryFiles
+from simulation.memory_files import Killed, MemoryFiles
 from simulation.small_broker import NOW, SECOND, Broker, bodies
 
 from pyspark_nsq.broker.channel import NOT_IN_FLIGHT
@@ -72,6 +72,54 @@ def test_sample_rate_passes_about_that_share_and_drops_the_rest_for_the_channel(
     assert not channel.finish(consumer, b"".join(frame.message_id for frame in frames), NOW)
 
 
+def test_a_sample_takes_no_more_than_the_room_there_is() -> None:
+    broker = Broker()
+    channel = broker.channel("t", "c")
+    broker.publish("t", *[b"x" * 1000] * 1000)
+    consumer = broker.consumer(channel)
+    consumer.sample_rate = 99
+    buffers, count = channel.deliver(consumer, NOW, 1000, 50_000)
+    assert 40_000 < sum(map(len, buffers)) <= 50_000
+    assert channel.in_flight_count == count == len(buffers)
+
+
+def test_a_small_sample_of_many_messages_is_taken_in_portions() -> None:
+    broker = Broker()
+    channel = broker.channel("t", "c")
+    consumer = broker.consumer(channel)
+    consumer.sample_rate = 1
+    broker.publish("t", *[b"x"] * 100_000)
+    broker.engine.take_ready()
+    delivered = portions = 0
+    while channel.depth:
+        delivered += channel.deliver(consumer, broker.now, 100_000, 1 << 20)[1]
+        portions += 1
+        if channel.depth:
+            assert broker.engine.next_deadline(broker.now) <= broker.now
+            assert broker.engine.take_ready() == [channel]
+    assert portions > 10
+    assert 500 < delivered < 1500
+
+
+def test_many_messages_for_later_are_put_aside_in_portions() -> None:
+    broker = Broker(mem_queue_size=10)
+    for _ in range(10_000):
+        broker.publish("t", b"later", defer_ns=3600 * SECOND)
+    broker.publish("t", b"now")
+    broker.engine.close(broker.now)
+    broker.open()
+    channel = broker.channel("t", "c")
+    consumer = broker.consumer(channel)
+    broker.engine.take_ready()
+    assert not broker.get(channel, consumer)
+    assert channel.depth > 1
+    frames = []
+    while broker.engine.take_ready():
+        frames += broker.get(channel, consumer)
+    assert bodies(frames) == [b"now"]
+    assert channel.deferred_count == 10_000
+
+
 def test_deferred_messages_are_counted_and_wait_even_in_the_backlog_of_a_new_channel() -> None:
     broker = Broker()
     broker.publish("t", b"now")
@@ -128,6 +176,47 @@ def test_requeued_messages_go_behind_what_waits() -> None:
     channel.requeue(consumer, first.message_id, 0, NOW)
     broker.publish("t", b"4")
     assert bodies(broker.get(channel, consumer)) == [b"2", b"3", b"1", b"4"]
+
+
+def journal_growth(broker: Broker) -> int:
+    """Of the topic t, in a second in which one message is published."""
+    before = len(broker.files.entries["data/t.log/state"].data)
+    broker.publish("t", b"x")
+    broker.wait(SECOND)
+    return len(broker.files.entries["data/t.log/state"].data) - before
+
+
+def test_the_journal_is_told_once_of_what_waits_however_long_it_waits() -> None:
+    broker = Broker()
+    channel = broker.channel("t", "c")
+    broker.publish("t", *[b"%d" % number for number in range(1000)])
+    consumer = broker.consumer(channel)
+    for delay, frame in enumerate(broker.get(channel, consumer)):
+        channel.requeue(consumer, frame.message_id, 1 + delay * 7919 % 1000, broker.now)
+    broker.wait(SECOND)
+    assert channel.depth == 1000
+    assert 0 < journal_growth(broker) < 500
+    assert 0 < journal_growth(broker) < 500
+    broker.files.kill()
+    broker.open()
+    channel = broker.channel("t", "c")
+    frames = broker.get(channel, broker.consumer(channel), 2000)
+    assert sorted(frame.attempts for frame in frames) == [1, 1] + [2] * 1000
+
+
+def test_every_other_message_for_later_does_not_make_the_journal_long() -> None:
+    broker = Broker()
+    channel = broker.channel("t", "c")
+    for number in range(300):
+        broker.publish("t", b"%d" % number)
+        broker.publish("t", b"later", defer_ns=3600 * SECOND)
+    assert journal_growth(broker) > 2000
+    assert 0 < journal_growth(broker) < 500
+    broker.files.kill()
+    broker.open()
+    channel = broker.channel("t", "c")
+    assert bodies(broker.get(channel, broker.consumer(channel)))[:300] == [b"%d" % number for number in range(300)]
+    assert channel.deferred_count == 300
 
 
 def test_latencies_are_measured_when_asked_for() -> None:
@@ -207,6 +296,17 @@ def test_ephemeral_channel_goes_with_its_last_consumer_and_the_topic_with_its_la
     ]
 
 
+def test_what_an_ephemeral_topic_held_for_later_leaves_its_memory_too() -> None:
+    broker = Broker()
+    broker.publish("t#ephemeral", b"x", defer_ns=SECOND)
+    channel = broker.channel("t#ephemeral", "c")
+    consumer = broker.consumer(channel)
+    broker.wait(SECOND)
+    (frame,) = broker.get(channel, consumer)
+    channel.finish(consumer, frame.message_id, broker.now)
+    assert broker.engine.topics["t#ephemeral"].store.resident == 0
+
+
 def test_ephemeral_memory_is_given_back_when_messages_are_done_with() -> None:
     broker = Broker()
     channel = broker.channel("t#ephemeral", "c")
@@ -242,6 +342,20 @@ def test_memory_holds_at_most_mem_queue_size_and_files_go_as_channels_finish() -
     assert topic.log_bytes <= 2000
 
 
+def test_files_go_as_ephemeral_channels_finish() -> None:
+    broker = Broker(max_bytes_per_file=2000)
+    channel = broker.channel("t", "c#ephemeral")
+    consumer = broker.consumer(channel)
+    for _ in range(60):
+        broker.publish("t", b"x" * 500)
+    broker.wait(SECOND)
+    frames = broker.get(channel, consumer)
+    assert broker.engine.topics["t"].log_bytes > 30_000
+    channel.finish(consumer, b"".join(frame.message_id for frame in frames), broker.now)
+    broker.wait(SECOND)
+    assert broker.engine.topics["t"].log_bytes <= 2000
+
+
 def test_deleted_topics_and_channels_stay_deleted_after_a_kill() -> None:
     broker = Broker()
     broker.channel("gone", "c")
@@ -259,6 +373,54 @@ def test_deleted_topics_and_channels_stay_deleted_after_a_kill() -> None:
     assert not [path for path in broker.files.entries if "gone" in path]
     with pytest.raises(KeyError):
         broker.engine.delete_topic("gone", broker.now)
+
+
+def fill_disk(broker: Broker) -> None:
+    broker.files.capacity = sum(len(inode.data) for inode in broker.files.entries.values())
+
+
+def test_deleting_a_topic_makes_room_on_a_full_disk() -> None:
+    broker = Broker()
+    broker.channel("t", "c")
+    broker.publish("t", b"x" * 1000)
+    fill_disk(broker)
+    broker.engine.delete_topic("t", NOW)
+    assert list(broker.files.entries) == ["data/nsqd.dat"]
+    broker.files.kill()
+    broker.open()
+    assert broker.engine.topics == {}
+
+
+def test_what_is_deleted_on_a_full_disk_is_off_the_record_once_there_is_room() -> None:
+    broker = Broker(persist_interval_ns=SECOND)
+    broker.engine.topic("unused", NOW)
+    channel = broker.channel("t", "c")
+    consumer = broker.consumer(channel)
+    broker.wait(SECOND)
+    fill_disk(broker)
+    broker.engine.delete_topic("unused", NOW)
+    assert broker.engine.topics["t"].delete_channel("c", NOW).consumers == [consumer]
+    for _ in range(10):
+        broker.wait(SECOND // 10)
+    assert len([line for line in broker.log if "failed to persist metadata" in line]) == 1
+    broker.files.capacity = None
+    broker.wait(2 * SECOND)
+    broker.files.kill()
+    broker.open()
+    assert {name: set(topic.channels) for name, topic in broker.engine.topics.items()} == {"t": set()}
+
+
+def test_a_topic_whose_files_cannot_be_put_aside_stays() -> None:
+    broker = Broker()
+    channel = broker.channel("t", "c")
+    broker.publish("t", b"x")
+    broker.files.fail_from = broker.files.calls
+    with pytest.raises(OSError, match="No space"):
+        broker.engine.delete_topic("t", NOW)
+    broker.files.heal()
+    assert broker.engine.topics["t"].channels == {"c": channel}
+    broker.publish("t", b"y")
+    assert bodies(broker.get(channel, broker.consumer(channel))) == [b"x", b"y"]
 
 
 def test_publishing_to_a_topic_that_is_deleted_in_the_same_turn_is_no_error() -> None:
@@ -287,6 +449,60 @@ def test_what_is_not_ours_in_the_data_path_is_left_alone() -> None:
     broker = Broker(files)
     assert broker.engine.topics == {}
     assert files.read_file("data/folder.log/readme") == files.read_file("data/nsqd.log") == b"text"
+
+
+HOSTILE_NAMES = [
+    ".",
+    "..",
+    "a",
+    "A",
+    "a.log",
+    "a.log.log",
+    "a.log.deleted-2026",
+    "a.log.deleted-0123abcd",
+    "a.log.deleted-0123abcd.log",
+    ".log",
+    ".log.deleted-0123abcd",
+    "state",
+    "nsqd.dat",
+    "nsqd.dat.tmp",
+    "a.diskqueue.meta.dat",
+    "a.diskqueue.000000.dat",
+    "-ephemeral",
+    "a.ephemeral",
+    "0" * 64,
+]
+
+
+def test_names_that_look_like_something_else_are_names_all_the_same() -> None:
+    broker = Broker()
+    for name in HOSTILE_NAMES:
+        for channel in HOSTILE_NAMES:
+            broker.channel(name, channel)
+        broker.publish(name, name.encode())
+    broker.engine.delete_topic("a", NOW)
+    kept = HOSTILE_NAMES[:2] + HOSTILE_NAMES[3:]
+    for _ in range(2):
+        broker.files.kill()
+        broker.open()
+        assert sorted(broker.engine.topics) == sorted(kept)
+        for name in kept:
+            assert sorted(broker.engine.topics[name].channels) == sorted(HOSTILE_NAMES)
+            for channel in broker.engine.topics[name].channels.values():
+                assert bodies(broker.get(channel, broker.consumer(channel))) == [name.encode()]
+    assert not [line for line in broker.log if "a.log" in line]
+
+
+def test_what_a_kill_left_of_a_deleted_topic_goes_at_the_next_start() -> None:
+    broker = Broker()
+    broker.publish("gone", b"x")
+    broker.files.kill_at = broker.files.calls + 2  # renamed, but not yet removed
+    with pytest.raises(Killed):
+        broker.engine.delete_topic("gone", NOW)
+    broker.files.kill()
+    assert [path for path in broker.files.entries if "gone" in path]
+    broker.open()
+    assert not [path for path in [*broker.files.entries, *broker.files.directories] if "gone" in path]
 
 
 def test_publishers_share_an_fsync_and_wait_for_it() -> None:

@@ -469,7 +469,7 @@ def read(topic: Topic, ranges: list[tuple[int, int]]) -> dict[int, int]:
 def contents(topic: Topic, channel: Channel) -> dict[int, tuple[int, int]]:
     """What waits or is deferred in a channel: (due, attempts made) of each message."""
     found = {number: (due, 0) for number, due in read(topic, channel._backlog.ranges()).items()}
-    for seq, count, extra in channel._requeued.entries():
+    for seq, count, extra in requeued_entries(channel):
         numbers = read(topic, [(seq, seq + count)])
         assert not found.keys() & numbers.keys()
         found.update((number, (0, extra)) for number in numbers)
@@ -478,6 +478,10 @@ def contents(topic: Topic, channel: Channel) -> dict[int, tuple[int, int]]:
         assert not found.keys() & numbers.keys()
         found.update((number, (entry.due, entry.extra)) for number in numbers)
     return found
+
+
+def requeued_entries(channel: Channel) -> list[list[int]]:
+    return [[entry.seq, entry.count, entry.extra] for entry in channel._requeued._queue]
 
 
 TestEngine = EngineMachine.TestCase

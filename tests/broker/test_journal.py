@@ -9,6 +9,7 @@ from simulation.memory_files import MemoryFiles
 from pyspark_nsq.broker.journal import ChannelState, Journal, TopicState
 
 seqs = st.integers(0, 20)
+counts = st.integers(1, 9)
 ranges = st.tuples(seqs, seqs).map(lambda pair: (min(pair), max(pair)))
 
 
@@ -16,7 +17,10 @@ ranges = st.tuples(seqs, seqs).map(lambda pair: (min(pair), max(pair)))
 def updates(draw: st.DrawFn) -> TopicState:
     channels = {
         name: ChannelState(
-            [draw(ranges)],
+            draw(seqs),
+            draw(st.lists(st.tuples(seqs, counts).map(list), max_size=3)),
+            draw(seqs),
+            draw(st.lists(st.tuples(seqs, counts, seqs).map(list), max_size=3)),
             [[draw(seqs), 1, 2]],
             [[seq, 1, 0, draw(st.integers(1, 9))] for seq in draw(st.sets(seqs, max_size=4))],
             draw(st.lists(seqs, max_size=4)),
@@ -34,21 +38,32 @@ def opened(files: MemoryFiles) -> tuple[Journal, list[str]]:
     return Journal(files, "data", warnings.append), warnings
 
 
+def one_by_one(entries: list[list[int]]) -> list[list[int]]:
+    """The same messages, each with an entry of its own."""
+    return [[seq + at, 1, *rest] for seq, count, *rest in entries for at in range(count)]
+
+
 @given(st.lists(updates(), max_size=6))
 def test_updates_add_up(states: list[TopicState]) -> None:
     files = MemoryFiles()
     journal, _ = opened(files)
     deferred: dict[str, dict[int, list[int]]] = {}
+    queues: dict[str, tuple[list[list[int]], list[list[int]]]] = {}
     channels: dict[str, ChannelState] = {}
     for state in states:
         journal.append(copy.deepcopy(state))
         for name in state.gone:
             channels.pop(name, None)
-            deferred.pop(name, None)
         for name, channel in state.channels.items():
-            known = {} if channel.everything or name not in channels else deferred[name]
-            known = {seq: entry for seq, entry in known.items() if seq not in channel.removed}
+            if channel.everything or name not in channels:
+                deferred[name], queues[name] = {}, ([], [])
+            known = {seq: entry for seq, entry in deferred[name].items() if seq not in channel.removed}
             deferred[name] = {**known, **{entry[0]: entry for entry in channel.deferred}}
+            backlog, requeued = queues[name]
+            queues[name] = (
+                one_by_one(backlog)[channel.passed :] + one_by_one(channel.backlog),
+                one_by_one(requeued)[channel.taken :] + one_by_one(channel.requeued),
+            )
             channels[name] = channel
     loaded = opened(files)[0].load()
     if not states:
@@ -58,7 +73,8 @@ def test_updates_add_up(states: list[TopicState]) -> None:
     assert (loaded.checkpoint, loaded.held) == (states[-1].checkpoint, states[-1].held)
     assert loaded.channels.keys() == channels.keys()
     for name, channel in loaded.channels.items():
-        assert (channel.backlog, channel.again) == (channels[name].backlog, channels[name].again)
+        assert (one_by_one(channel.backlog), one_by_one(channel.requeued)) == queues[name]
+        assert channel.in_flight == channels[name].in_flight
         assert {entry[0]: entry for entry in channel.deferred} == deferred[name]
     journal.rewrite(loaded)
     assert opened(files)[0].load() == loaded
@@ -117,9 +133,11 @@ def test_it_asks_to_be_rewritten_when_it_has_grown() -> None:
         b'{"log":[0,0,1],"held":[]}',
         b'{"log":[0,0,1,-1],"held":[]}',
         b'{"log":[0,0,1,0],"held":[[5,3]]}',
-        b'{"log":[0,0,1,0],"held":[],"channels":{"c":[[],[[1,2]],[],[],true]}}',
+        b'{"log":[0,0,1,0],"held":[],"channels":{"c":[0,[],0,[[1,2]],[],[],[],true]}}',
+        b'{"log":[0,0,1,0],"held":[],"channels":{"c":[0.5,[],0,[],[],[],[],true]}}',
+        b'{"log":[0,0,1,0],"held":[],"channels":{"c":[0,[],[],[],true]}}',
         b'{"log":[0,0,1,0],"held":[],"channels":[]}',
-        b'{"log":[0,0,1,0],"held":[],"imported":{"a":[true]}}',
+        b'{"log":[0,0,1,0],"held":[],"imported":{"a":[1,2,true]}}',
         b"[" * 2000,
     ],
 )

@@ -41,6 +41,7 @@ class MemoryFiles(Files):
         self.sync_fails = False
         self.capacity: int | None = None  # bytes on the disk
         self.synced_paths: list[str] = []
+        self.listed: list[str] = []
 
     # --- faults ------------------------------------------------------------------------------------------------
 
@@ -98,6 +99,7 @@ class MemoryFiles(Files):
         return self._next_handle
 
     def list_directory(self, path: str) -> list[str]:
+        self.listed.append(path)
         names = [*self.entries, *self.directories]
         return sorted(os.path.basename(name) for name in names if os.path.dirname(name) == path)
 
