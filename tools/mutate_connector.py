@@ -6,7 +6,8 @@
 
 The faults break what the source promises: a message is finished once its batch is committed and not before, a batch
 yields the same rows whenever it is read, or none, whatever was not finished is given back, no more is in flight than
-allowed. Ends with 1 if a fault stays unseen.
+allowed, only who knows its token is answered. And what the sink does: a task ends when all is acknowledged, in commands
+that nsqd takes. Ends with 1 if a fault stays unseen.
 """
 
 import sys
@@ -120,6 +121,76 @@ FAULTS = [
         "            signal.signal(signal.SIGTERM, self._terminate)\n",
         "",
         ("coordinator", "test"),
+    ),
+    Fault(
+        "anybody may ask the coordinator",
+        "connector/crews.py",
+        "make_server(_THREADS_MAX, [Guard(token)])",
+        "make_server(_THREADS_MAX)",
+        ("crews", "token"),
+    ),
+    Fault(
+        "a silent receiver counts as dead",
+        "connector/fleet.py",
+        '"nothing was heard of it for a lease", certainly=False)',
+        '"nothing was heard of it for a lease", certainly=True)',
+        ("receiver_host", "test"),
+    ),
+    Fault(
+        "one that may live gives up its part at once",
+        "connector/placement.py",
+        "            if not certainly and member.hold:\n",
+        "            if False:\n",
+        ("placement", "test"),
+    ),
+    Fault(
+        "one that gives back is gone",
+        "connector/receiver_host.py",
+        "            if any(each.beginning == beginning and not each.ended for each in self.sessions):\n",
+        "            if False:\n",
+        ("receiver_host", "test"),
+    ),
+    Fault(
+        "a successor at the same address is not called",
+        "connector/fleet.py",
+        "if self.receivers[former.lane].instance == instance:",
+        "if self.receivers[former.lane].address == address:",
+        ("receiver_host", "test"),
+    ),
+    Fault(
+        "a task ends before all is acknowledged",
+        "connector/sink.py",
+        "        producer.finish()\n",
+        "",
+        ("sink", "test"),
+    ),
+    Fault(
+        "an MPUB has any number of messages",
+        "connector/sink.py",
+        "        count_max=options.batch_messages_max,\n    )\n    for mpub in mpubs:\n",
+        "    )\n    for mpub in mpubs:\n",
+        ("sink", "test"),
+    ),
+    Fault(
+        "deferred rows go all at once",
+        "connector/sink.py",
+        "        count_max=options.batch_messages_max,\n    )\n    for batch in dpubs:\n",
+        "        count_max=10**9,\n    )\n    for batch in dpubs:\n",
+        ("sink", "test"),
+    ),
+    Fault(
+        "nsqd's limit of a command is passed over",
+        "connector/options.py",
+        'min(values["batchBytes"], values["maxBodySize"])',
+        'values["batchBytes"]',
+        ("sink", "test"),
+    ),
+    Fault(
+        "lookupds are not asked when an nsqd fails",
+        "connector/producer.py",
+        "        self._finder.doubt()\n",
+        "",
+        ("producer", "test"),
     ),
 ]
 
