@@ -50,15 +50,26 @@ class Arbiter:
         threading.Thread(target=self._run, name="arbiter", daemon=True).start()
 
     def _run(self) -> None:
+        failures = 0
         while True:
             time.sleep(_LOOK_S)
-            for receiver in self._receivers():
-                if receiver.status and receiver.status.suspects:
-                    try:
-                        self._settle(receiver)
-                    except grpc.RpcError as error:
-                        # One of them is about to be gone, or is busy: the next time tells.
-                        log.debug("suspects cannot be settled: %s", error)
+            try:
+                self._settle_all()
+                failures = 0
+            except Exception:
+                failures += 1
+                if failures.bit_count() == 1:
+                    # The first time, and ever more rarely.
+                    log.exception("settling what two receivers have failed %d times in a row", failures)
+
+    def _settle_all(self) -> None:
+        for receiver in self._receivers():
+            if receiver.status and receiver.status.suspects:
+                try:
+                    self._settle(receiver)
+                except grpc.RpcError as error:
+                    # One of them is about to be gone, or is busy: the next time tells.
+                    log.debug("suspects cannot be settled: %s", error)
 
     def _settle(self, receiver: Party) -> None:
         suspects: pb.Suspects = self._call(receiver, "Settle", pb.Verdicts())

@@ -1,5 +1,6 @@
 """What Spark's tasks, and receivers on executors, ask of the coordinator."""
 
+from contextlib import suppress
 from typing import Any, Final
 
 import grpc
@@ -21,10 +22,16 @@ def gathered(way: Way, host: str) -> bool:
     return reply.done
 
 
-def register(way: Way, host: str, address: str) -> bool:
+def register(way: Way, host: str, address: str, instance: str) -> bool:
     """A receiver is ready; False where the query has ended. ``grpc.RpcError`` if nobody answers."""
-    reply: pb.Registered = _ask(way, "Register", pb.Registration(host=host, address=address))
+    reply: pb.Registered = _ask(way, "Register", pb.Registration(host=host, address=address, instance=instance))
     return not reply.ended
+
+
+def tell_failure(way: Way, reason: str) -> None:
+    """A receiver could not start, and ends; as good as possible, for its log has it too."""
+    with suppress(grpc.RpcError, OSError):
+        _ask(way, "Register", pb.Registration(failure=reason))
 
 
 def is_lost(way: Way, lane: int, first: int, end: int) -> bool:

@@ -174,8 +174,9 @@ class RemoteCrew:
         if options.on_executors:
             network = options.host if options.host and is_network(options.host) else None
             starting = Starting(network, options.ports, options.lease_s)
-        self.way = Way(options.tls, token, str(Address(host, port)), starting)
-        self._fleet.start()
+        coordinator = str(Address(host, port))
+        self.way = Way(options.tls, token, coordinator, starting)
+        self._fleet.start(coordinator)
 
     def stop(self) -> None:
         self._fleet.begin_stop()
@@ -198,7 +199,10 @@ class _CoordinatorService(receiver_pb2_grpc.CoordinatorServicer):
     def Register(  # noqa: N802 (the contract's name, as those below)
         self, request: pb.Registration, _context: grpc.ServicerContext
     ) -> pb.Registered:
-        return pb.Registered(ended=not self._fleet.register(request.host, request.address))
+        if request.failure:
+            self._fleet.note_failure(request.failure)
+            return pb.Registered(ended=True)
+        return pb.Registered(ended=not self._fleet.register(request.host, request.address, request.instance))
 
     def Gather(self, request: pb.Gathering, _context: grpc.ServicerContext) -> pb.Gathered:  # noqa: N802
         return pb.Gathered(done=self._fleet.gathered(request.host))

@@ -1,6 +1,7 @@
 """Which nsqds there are and what they hold, as lookupds and nsqds tell over HTTP."""
 
 import logging
+import math
 import random
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final, NamedTuple
@@ -53,7 +54,8 @@ class PollPlan:
         self._retry_delay_s = retry_delay_s
         self._random = randomness
         self._failures = 0
-        self.due_s = 0.0
+        self._polled_s = -math.inf
+        self.due_s = -math.inf
 
     def polled(self, now_s: float, ok: bool) -> None:
         """A poll has ended; where no lookupd answered the next one comes sooner, then ever later."""
@@ -61,7 +63,12 @@ class PollPlan:
         delay_s = self._interval_s
         if not ok:
             delay_s = min(delay_s, self._retry_delay_s * 2 ** min(self._failures - 1, 60))
+        self._polled_s = now_s
         self.due_s = now_s + delay_s * (1 - self._jitter * self._random.random())
+
+    def doubted(self) -> None:
+        """What the last poll said seems to hold no longer: the next one comes soon after it."""
+        self.due_s = min(self.due_s, self._polled_s + self._retry_delay_s)
 
 
 class Directory:

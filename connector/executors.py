@@ -7,12 +7,13 @@ socket in it, and reads in it which executors use it. Without any it ends.
 import hashlib
 import json
 import logging
+import math
 import os
 import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -29,6 +30,10 @@ _COMMAND: Final = [sys.executable, "-P", "-m", "pyspark_nsq.connector.executor_r
 _EXECUTOR_PREFIX: Final = "executor-"
 # A worker that reads many partitions does not look each time.
 _LOOK_S: Final = 1.0
+# Where receivers do not last it starts them ever more rarely. One that lasted so long did not die of its start.
+_PAUSE_S_MAX: Final = 60.0
+_HEALTHY_S: Final = 120.0
+_LOOKS_MAX: Final = 64
 _START_S: Final = 30.0
 _GATHER_LOOK_S: Final = 0.1
 # The coordinator ends this sooner, where it can be reached.
@@ -68,30 +73,51 @@ def start_here(way: Way) -> None:
     log.warning("this host has no receiver after %g s: see the log above", _GATHER_S_MAX)
 
 
-_looked_at: dict[str, float] = {}
+@dataclass
+class _Looks:
+    """When this worker looks for a query's receiver again."""
+
+    due_at: float = -math.inf
+    started_at: float = -math.inf
+    short_lives: int = 0
+
+    def looked(self, now: float) -> None:
+        self.due_at = now + _LOOK_S
+
+    def started(self, now: float) -> None:
+        """So the one that it started before has ended."""
+        self.short_lives = self.short_lives + 1 if now - self.started_at < _HEALTHY_S else 0
+        self.started_at = now
+        self.due_at = now + min(_LOOK_S * 2**self.short_lives, _PAUSE_S_MAX)
+
+
+_looks: dict[str, _Looks] = {}
 
 
 def ensure_receiver(way: Way) -> None:
     """Start a receiver of the query on this host, unless it has one."""
     now = time.monotonic()
-    if now - _looked_at.get(way.token, -_LOOK_S) < _LOOK_S:
+    if way.token not in _looks and len(_looks) == _LOOKS_MAX:
+        _looks.clear()
+    looks = _looks.setdefault(way.token, _Looks())
+    if now < looks.due_at:
         return
-    _looked_at.clear()
-    _looked_at[way.token] = now
+    looks.looked(now)
     try:
-        _ensure_receiver(way)
+        _ensure_receiver(way, looks, now)
     except (OSError, subprocess.SubprocessError) as error:
         # What there is to read can be read all the same.
         log.warning("no receiver can be started on this host: %r", error)
 
 
-def _ensure_receiver(way: Way) -> None:
+def _ensure_receiver(way: Way, looks: _Looks, now: float) -> None:
     folder = folder_of(way.token)
     make_private(folder)
     _note_executor(folder)
     lock_fd = lock(folder)
     if lock_fd is None:
         return
+    looks.started(now)
     try:
         _start(way, folder, lock_fd)
     finally:

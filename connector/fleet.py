@@ -45,6 +45,9 @@ _GATHER_S: Final = 0.5
 _GATHER_S_MAX: Final = 20.0
 _ROUNDS_MAX: Final = 5
 _ROUND_PAUSE_S: Final = 1.0
+# What is kept of hosts whose receivers do not start.
+_FAILURES_MAX: Final = 8
+_FAILURE_SIZE_MAX: Final = 500
 _REFUSALS: Final = {grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.UNIMPLEMENTED}
 
 
@@ -53,6 +56,8 @@ class RemoteReceiver:
 
     def __init__(self, lane: int, placement: Placement) -> None:
         self.address = ""
+        # Which process it is, of those that may follow each other at an address.
+        self.instance = ""
         # A unix socket's path on its host.
         self.socket = ""
         self.status: pb.Status | None = None
@@ -152,6 +157,9 @@ class Fleet:
         self._threads: list[threading.Thread] = []
         self._stopping = False
         self._failed_connections = 0
+        self._coordinator = ""
+        # Why receivers on executors' hosts did not start.
+        self._failures: list[str] = []
         # Batches without rows, in which receivers are started.
         self._rounds = 0
         self._had_round = False
@@ -165,7 +173,9 @@ class Fleet:
         with self._lock:
             return [member.lane for member in self._placement.receiving]
 
-    def start(self) -> None:
+    def start(self, coordinator: str) -> None:
+        """``coordinator`` is where receivers on executors find the driver."""
+        self._coordinator = coordinator
         self._run(self._watch)
         for address in self._options.addresses:
             self._run(self._keep, str(address))
@@ -191,22 +201,31 @@ class Fleet:
 
     # Receivers that come, work and go.
 
-    def register(self, host: str, address: str) -> bool:
+    def register(self, host: str, address: str, instance: str) -> bool:
         """A receiver on an executor's host is ready; False when it is not needed any more."""
         with self._lock:
             former = self._placement.at(host)
         if former:
-            if self.receivers[former.lane].address == address:
+            if self.receivers[former.lane].instance == instance:
                 return True
             self._lose(former, "another one has taken its place", certainly=True)
-        member = None if self._stopping else self._join(host, address)
+        member = None if self._stopping else self._join(host, address, instance)
         if member is None:
             return False
         self._rounds = 0
         self._run(self._attend, member)
         return True
 
-    def _join(self, host: str, address: str) -> Member | None:
+    def note_failure(self, reason: str) -> None:
+        """A receiver on an executor's host could not start, and will be tried again."""
+        shown = reason[:_FAILURE_SIZE_MAX]
+        with self._lock:
+            if shown in self._failures or len(self._failures) == _FAILURES_MAX:
+                return
+            self._failures.append(shown)
+        log.warning("a host has no receiver: %s", shown)
+
+    def _join(self, host: str, address: str, instance: str = "") -> Member | None:
         with self._lock:
             if self._placement.at(host):
                 return None
@@ -215,7 +234,8 @@ class Fleet:
             if member is None:
                 log.warning("there are too many receivers: the one at %s is left out", address)
             else:
-                self.receivers[member.lane].address = address
+                receiver = self.receivers[member.lane]
+                receiver.address, receiver.instance = address, instance
             return member
 
     def _list_lanes(self) -> None:
@@ -254,12 +274,18 @@ class Fleet:
 
     def _follow(self, member: Member, receiver: RemoteReceiver) -> None:
         beginning = replace(self._beginning, first_position=first_position(member.incarnation))
-        commands = receiver.begin(beginning, resume=member.live)
+        with self._lock:
+            if not self._placement.holds(member):
+                # The lane may be another receiver's, and with it the commands.
+                return
+            commands = receiver.begin(beginning, resume=member.live)
         with open_channel(receiver.address, self._options.tls) as channel:
             stub: Any = receiver_pb2_grpc.ReceiverStub(channel)  # type: ignore[no-untyped-call]
             receiver.call = stub.Control(iter(commands.get, None), metadata=[(TOKEN_KEY, self._token)])
             try:
                 for status in receiver.call:
+                    if not self._placement.holds(member):
+                        return
                     self._take(member, receiver, status)
             finally:
                 commands.put(None)
@@ -301,18 +327,29 @@ class Fleet:
         beat_at = 0.0
         while True:
             now = time.monotonic()
-            with self._lock:
-                expired = self._placement.expired(now)
-            for member in expired:
-                # One at a fixed address may be there an hour later.
-                if member.live or self._options.on_executors:
-                    self._lose(member, "nothing was heard of it for a lease", certainly=False)
-            if now >= beat_at:
-                beat_at = now + beat_s
-                for member in self._placement.members:
-                    self.receivers[member.lane].beat()
-            self._share_out(now)
+            try:
+                self._lose_silent(now)
+                if now >= beat_at:
+                    beat_at = now + beat_s
+                    self._beat()
+                self._share_out(now)
+            except Exception:
+                # Without this thread no receiver would ever get anything again.
+                log.exception("looking after the receivers failed")
             time.sleep(min(_LOOK_S, beat_s))
+
+    def _lose_silent(self, now: float) -> None:
+        with self._lock:
+            expired = self._placement.expired(now)
+        for member in expired:
+            # One at a fixed address may be there an hour later.
+            if member.live or self._options.on_executors:
+                self._lose(member, "nothing was heard of it for a lease", certainly=False)
+
+    def _beat(self) -> None:
+        with self._lock:
+            for member in self._placement.members:
+                self.receivers[member.lane].beat()
 
     def _share_out(self, now: float) -> None:
         with self._lock:
@@ -357,7 +394,7 @@ class Fleet:
             return None
         with self._lock:
             if self._rounds == _ROUNDS_MAX:
-                self.failure = ReceiverError(f"no receiver came from the executors {_ROUNDS_MAX} times: see their logs")
+                self.failure = ReceiverError(self._why_nobody_comes())
             self._rounds += 1
             self._round_at = now
             self._gathering.clear()
@@ -368,6 +405,13 @@ class Fleet:
             lane = self._placement.skip()
             self._list_lanes()
             return None if lane is None else {lane: first_position(self._placement.incarnations[lane])}
+
+    def _why_nobody_comes(self) -> str:
+        reasons = "; ".join(self._failures) or (
+            f"none that may have started has reached the driver at {self._coordinator}. Option receiverHost says at "
+            "which address it can be reached; the executors' logs tell more"
+        )
+        return f"no receiver came from the executors {_ROUNDS_MAX} times: {reasons}"
 
 
 def _shown(error: BaseException) -> str:

@@ -1,8 +1,10 @@
 """A receiver on an executor's host: it serves one query, and ends with it."""
 
 import logging
+import secrets
 import shutil
 import signal
+import socket
 import threading
 import time
 from pathlib import Path
@@ -10,8 +12,8 @@ from typing import Final
 
 import grpc
 
-from pyspark_nsq.connector.asking import register
-from pyspark_nsq.connector.channels import listen, make_server
+from pyspark_nsq.connector.asking import register, tell_failure
+from pyspark_nsq.connector.channels import PORTS_S, listen, make_server
 from pyspark_nsq.connector.executors import executors, folder_prefix
 from pyspark_nsq.connector.folders import new_socket, sweep
 from pyspark_nsq.connector.hosts import address_in, address_toward, identity_of
@@ -50,8 +52,9 @@ class HostedReceiver:
             server.start()
             if self._register(address):
                 self._serve(look_s)
-        except Exception:
+        except Exception as error:
             log.exception("the receiver failed")
+            tell_failure(self._way, f"{socket.gethostname()}: {error}")
         finally:
             self._service.stop()
             server.stop(_SERVER_GRACE_S).wait()
@@ -59,7 +62,7 @@ class HostedReceiver:
 
     def _listen(self, server: grpc.Server) -> str:
         host = self._host()
-        port = listen(server, host, self._starting.ports, self._way.tls)
+        port = listen(server, host, self._starting.ports, self._way.tls, patience_s=PORTS_S)
         if self._socket:
             server.add_insecure_port(f"unix:{self._socket}")
         return str(Address(host, port))
@@ -71,10 +74,11 @@ class HostedReceiver:
         return address_toward(self._way.coordinator.rpartition(":")[0].strip("[]"))
 
     def _register(self, address: str) -> bool:
+        instance = secrets.token_hex(8)
         deadline = time.monotonic() + self._starting.lease_s
         while not self._stopping.is_set():
             try:
-                return register(self._way, identity_of(self._folder), address)
+                return register(self._way, identity_of(self._folder), address, instance)
             except grpc.RpcError as error:
                 if time.monotonic() > deadline:
                     log.warning("the driver at %s cannot be reached: %s", self._way.coordinator, error)

@@ -7,14 +7,14 @@ import threading
 import time
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
 from pyspark_nsq.connector.discovery import Directory, PollPlan
-from pyspark_nsq.connector.errors import ConnectError
+from pyspark_nsq.connector.errors import ConnectError, NsqError
 from pyspark_nsq.connector.options import DiscoveryOptions, RetryOptions, SinkOptions
 from pyspark_nsq.connector.pool import Pool, PublishConnection
 from pyspark_nsq.connector.publishing import NodeHealth, Publishing, Request
-from pyspark_nsq.connector.settings import Address
+from pyspark_nsq.connector.settings import Address, ConnectionSettings
 
 log = logging.getLogger(__name__)
 
@@ -25,37 +25,67 @@ _PIECES_MAX: Final = 256
 
 
 class NodeFinder:
-    """The nsqds to publish to, asked for again when it is time."""
+    """The nsqds to publish to, asked for again when it is time.
+
+    Who knows some does not wait for news of them, unless they are old: a lookupd that hangs costs its whole time-out.
+    """
 
     def __init__(self, options: DiscoveryOptions, retry: RetryOptions) -> None:
         self._directory = Directory(options)
         self._plan = PollPlan(options, retry.delay_s, random.Random())
+        self._stale_s = options.poll_interval_s
         self._nodes: tuple[Address, ...] = ()
-        self._lock = threading.Lock()
+        # Held by whoever asks.
+        self._asking = threading.Lock()
+
+    @property
+    def failures(self) -> Sequence[NsqError]:
+        """Why lookupds did not answer, of those that did not."""
+        return self._directory.failures
 
     def nodes(self, again: bool = False) -> tuple[Address, ...]:
         """In an order that is the same for all tasks. ``again``: what is known was not enough."""
-        with self._lock:
-            if again or time.monotonic() >= self._plan.due_s:
-                self._nodes = tuple(sorted(nsqd.tcp for nsqd in self._directory.nodes()))
-                self._plan.polled(time.monotonic(), self._directory.reached)
-            return self._nodes
+        late_s = time.monotonic() - self._plan.due_s
+        if again or late_s >= self._stale_s:
+            self._asking.acquire()
+            self._ask()
+        elif late_s >= 0 and self._asking.acquire(blocking=False):
+            threading.Thread(target=self._ask, daemon=True, name="nsq-nodes").start()
+        return self._nodes
+
+    def doubt(self) -> None:
+        """One of them has failed: lookupds may know of another."""
+        self._plan.doubted()
+
+    def _ask(self) -> None:
+        try:
+            self._nodes = tuple(sorted(nsqd.tcp for nsqd in self._directory.nodes()))
+            self._plan.polled(time.monotonic(), self._directory.reached)
+        finally:
+            self._asking.release()
+
+
+class Known(NamedTuple):
+    """What is known of the nsqds by those who publish with the same options."""
+
+    finder: NodeFinder
+    health: NodeHealth
 
 
 class Shared:
-    """What all tasks of a Python worker have in common, by the options that it depends on."""
+    """What all tasks of a Python worker have in common."""
 
     def __init__(self) -> None:
         self.pool = Pool()
-        self._finders: dict[DiscoveryOptions, NodeFinder] = {}
-        self._health: dict[RetryOptions, NodeHealth] = {}
+        self._known: dict[tuple[DiscoveryOptions, ConnectionSettings, RetryOptions], Known] = {}
 
-    def finder(self, options: SinkOptions) -> NodeFinder:
-        found = self._finders.get(options.discovery)
-        return found or self._finders.setdefault(options.discovery, NodeFinder(options.discovery, options.retry))
-
-    def health(self, options: SinkOptions) -> NodeHealth:
-        return self._health.setdefault(options.retry, NodeHealth(options.retry))
+    def known(self, options: SinkOptions) -> Known:
+        discovery, retry = options.discovery, options.retry
+        # An nsqd that refuses one secret, or one certificate, is not to be left out by all.
+        key = (discovery, options.connection, retry)
+        return self._known.get(key) or self._known.setdefault(
+            key, Known(NodeFinder(discovery, retry), NodeHealth(retry))
+        )
 
 
 SHARED: Final = Shared()
@@ -71,9 +101,11 @@ class Producer:
         self._options = options
         self._turn = turn
         self._pool = shared.pool
-        self._finder = shared.finder(options)
+        self._finder, health = shared.known(options)
+        self._nodes: Sequence[Address] = ()
+        self._has_failed = False
         self._connections: dict[Address, PublishConnection] = {}
-        self.books = Publishing(self._in_turn(self._finder.nodes()), shared.health(options), options)
+        self.books = Publishing((), health, options)
 
     def __enter__(self) -> Self:
         return self
@@ -107,10 +139,6 @@ class Producer:
             self._wait()
             self._assign()
 
-    def _in_turn(self, nodes: Sequence[Address]) -> list[Address]:
-        first = self._turn % len(nodes) if nodes else 0
-        return [*nodes[first:], *nodes[:first]]
-
     def _catch_up(self) -> None:
         """Take what has come while nobody looked, and only then judge who is late, or gone."""
         for _ in range(_PIECES_MAX):
@@ -134,10 +162,18 @@ class Producer:
         self._end_late(time.monotonic())
 
     def _find_nodes(self, now_s: float) -> None:
+        """Those that were known when the first rows came, until something fails: then it counts what lookupds say."""
+        if not self._nodes or self._has_failed:
+            self._use(self._finder.nodes())
         if self.books.lacks_nodes() and (self.books.next_try_s() or 0.0) <= now_s:
-            self.books.use_nodes(self._in_turn(self._finder.nodes(again=True)))
+            self._use(self._finder.nodes(again=True))
             if self.books.lacks_nodes():
-                self.books.lacked_nodes(time.monotonic())
+                self.books.lacked_nodes(time.monotonic(), self._finder.failures)
+
+    def _use(self, nodes: Sequence[Address]) -> None:
+        first = self._turn % len(nodes) if nodes else 0
+        self._nodes = nodes
+        self.books.use_nodes([*nodes[first:], *nodes[:first]])
 
     def _wait_s(self, now_s: float) -> float:
         if any(connection.has_news for connection in self._connections.values()):
@@ -204,6 +240,7 @@ class Producer:
             # nsqd asks an idle client whether it lives, and nobody answers while rows are awaited.
             log.info("%s; nothing was outstanding, it is connected again when it is needed", error)
             return
+        self._has_failed = True
+        self._finder.doubt()
         self.books.failed(address, error, time.monotonic(), was_connected=was_connected)
         log.warning("%s; what it had not acknowledged goes elsewhere", error)
-        self.books.use_nodes(self._in_turn(self._finder.nodes()))

@@ -9,6 +9,7 @@ while, longer with each failure. A request that has failed on every nsqd has use
 from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from pyspark_nsq.connector.errors import NsqError, RefusedError, SecurityError
 from pyspark_nsq.connector.options import RetryOptions, SinkOptions
@@ -52,6 +53,8 @@ class _Node:
     rejected: bool = False
 
 
+# An error names so many of them.
+_REASONS_MAX: Final = 6
 # Stands for the nsqds that are missing, where there are fewer than the quorum.
 _NOBODY = Address("", 0)
 
@@ -90,6 +93,7 @@ class Publishing:
         self._timeout_s = options.request_timeout_s
         self._waiting: deque[Request] = deque()
         self._reasons: dict[Address, NsqError] = {}
+        self._silent: Sequence[NsqError] = ()
         # Messages acknowledged by topic and nsqd, and messages that were sent once more after a failure.
         self.stored: Counter[tuple[str, Address]] = Counter()
         self.resent = 0
@@ -148,9 +152,13 @@ class Publishing:
         """Whether the first request needs more nsqds than there are."""
         return bool(self._waiting) and not self._waiting[0].asked and not self._untried(self._waiting[0])
 
-    def lacked_nodes(self, now_s: float) -> None:
-        """Nobody was found to ask: that counts as a round. Raises ``PublishError`` where no retry is left."""
+    def lacked_nodes(self, now_s: float, silent: Sequence[NsqError]) -> None:
+        """Nobody was found to ask: that counts as a round. Raises ``PublishError`` where no retry is left.
+
+        ``silent`` tells why lookupds did not answer.
+        """
         self._health.failed(_NOBODY, now_s)
+        self._silent = silent
         self._end_round(self._waiting[0])
 
     def _untried(self, request: Request) -> list[Address]:
@@ -227,9 +235,18 @@ class Publishing:
 
     def _give_up(self, request: Request) -> None:
         known = len(self._nodes)
-        reasons = "; ".join(str(self._reasons[address]) for address in sorted(self._reasons)[:5])
-        what = f"{_describe(request)} could not be published to {self._quorum} of {known} known nsqds"
-        raise PublishError(f"{what}, tried {request.rounds or 1} times (option retries): {reasons or 'none was found'}")
+        reasons: list[object] = [self._reasons[address] for address in sorted(self._reasons)]
+        if known < self._quorum:
+            reasons = [self._lack(known), *self._silent, *reasons]
+        raise PublishError(
+            f"{_describe(request)} could not be published, tried {request.rounds or 1} times (option retries): "
+            + "; ".join(map(str, reasons[:_REASONS_MAX]))
+        )
+
+    def _lack(self, known: int) -> str:
+        if known == 0:
+            return "no nsqd is known"
+        return f"option publishQuorum is {self._quorum}, but the nsqds that are known are {known}"
 
 
 _LIMITS_HELP = "Options maxMsgSize, maxBodySize and maxReqTimeout must not exceed the flags of the same names of nsqd"

@@ -31,6 +31,7 @@ _BEATS: Final = 4
 _STATUS_INTERVAL_S: Final = 0.02
 # Longer than a session needs to give everything back.
 _END_S: Final = 6.0
+_GIVING_BACK: Final = "this receiver gives back what it holds"
 
 
 class Session:
@@ -165,6 +166,9 @@ class HostService(receiver_pb2_grpc.ReceiverServicer):
     def _resumed(self, beginning: Beginning, context: grpc.ServicerContext) -> Session:
         session = self._same(beginning)
         if session is None:
+            if any(each.beginning == beginning and not each.ended for each in self.sessions):
+                # What it has in flight is nobody else's part of the budget yet.
+                context.abort(grpc.StatusCode.UNAVAILABLE, _GIVING_BACK)
             context.abort(grpc.StatusCode.NOT_FOUND, "this receiver does not have the session any more")
         assert session
         return session
@@ -208,7 +212,7 @@ class HostService(receiver_pb2_grpc.ReceiverServicer):
         if session is None:
             context.abort(grpc.StatusCode.UNAUTHENTICATED, "the token of this query is missing, wrong, or of the past")
         elif session.core.stopping:
-            context.abort(grpc.StatusCode.UNAVAILABLE, "this receiver gives back what it holds")
+            context.abort(grpc.StatusCode.UNAVAILABLE, _GIVING_BACK)
         assert session
         return session
 

@@ -98,6 +98,19 @@ def _without_null(delays_ms: pa.Array) -> pa.Array:
     return fixed_width_array(pa.int64(), fixed_width_values(delays_ms, np.int64)) if delays_ms.null_count else delays_ms
 
 
+# Why a row is invalid; its code is the reason's place here.
+_REASONS: Final = (
+    "",
+    "defer_ms is not in 0..maxReqTimeout",
+    "the topic's name is not valid",
+    "the topic is null",
+    "the body is larger than option maxMsgSize",
+    "the body is empty",
+    "the body is null",
+)
+_VALID, _BAD_DELAY, _BAD_TOPIC, _NO_TOPIC, _LARGE_BODY, _EMPTY_BODY, _NULL_BODY = range(len(_REASONS))
+
+
 class Invalid(NamedTuple):
     """Which rows are invalid, and why each is."""
 
@@ -108,32 +121,24 @@ class Invalid(NamedTuple):
         return Counter(self.reasons)
 
 
-_NULL_BODY: Final = "the body is null"
-_EMPTY_BODY: Final = "the body is empty"
-_LARGE_BODY: Final = "the body is larger than option maxMsgSize"
-_NO_TOPIC: Final = "the topic is null"
-_BAD_TOPIC: Final = "the topic's name is not valid"
-_BAD_DELAY: Final = "defer_ms is not in 0..maxReqTimeout"
-
-
 def find_invalid(rows: Rows, options: SinkOptions) -> Invalid:
-    """Every row that nsqd would refuse; each is told once, by what is checked first."""
-    reasons = np.full(len(rows.bodies), "", dtype=object)
+    """Every row that nsqd would refuse, with one reason each: of several the one that is looked for last."""
+    codes = np.full(len(rows.bodies), _VALID, np.int8)
     if rows.delays_ms is not None:
         delays_ms = fixed_width_values(rows.delays_ms, np.int64)
-        reasons[(delays_ms < 0) | (delays_ms > options.defer_ms_max)] = _BAD_DELAY
+        codes[(delays_ms < 0) | (delays_ms > options.defer_ms_max)] = _BAD_DELAY
     if rows.topics is not None:
         names = rows.topics.dictionary.to_pylist()
         is_bad = np.array([not is_valid_name(name) for name in names] + [False], dtype=bool)
-        codes = fixed_width_values(rows.topics.indices, np.int32, of_null=len(names))
-        reasons[is_bad[codes]] = _BAD_TOPIC
-        reasons[codes == len(names)] = _NO_TOPIC
+        topics = fixed_width_values(rows.topics.indices, np.int32, of_null=len(names))
+        codes[is_bad[topics]] = _BAD_TOPIC
+        codes[topics == len(names)] = _NO_TOPIC
     sizes = body_sizes(rows.bodies, of_null=-1)
-    reasons[sizes > options.message_size_max] = _LARGE_BODY
-    reasons[sizes == 0] = _EMPTY_BODY
-    reasons[sizes < 0] = _NULL_BODY
-    found = np.flatnonzero(reasons != "")
-    return Invalid(found, reasons[found].tolist())
+    codes[sizes > options.message_size_max] = _LARGE_BODY
+    codes[sizes == 0] = _EMPTY_BODY
+    codes[sizes < 0] = _NULL_BODY
+    found = np.flatnonzero(codes)
+    return Invalid(found, [_REASONS[code] for code in codes[found]])
 
 
 def describe_invalid(rows: Rows, invalid: Invalid, options: SinkOptions) -> str:

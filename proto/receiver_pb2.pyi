@@ -277,12 +277,16 @@ class Verdicts(_message.Message):
     def __init__(self, held: _Optional[_Iterable[_Union[SourceMessages, _Mapping]]] = ..., finished: _Optional[_Iterable[_Union[SourceMessages, _Mapping]]] = ..., unknown: _Optional[_Iterable[_Union[SourceMessages, _Mapping]]] = ...) -> None: ...
 
 class Registration(_message.Message):
-    __slots__ = ("host", "address")
+    __slots__ = ("host", "address", "instance", "failure")
     HOST_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
     host: str
     address: str
-    def __init__(self, host: _Optional[str] = ..., address: _Optional[str] = ...) -> None: ...
+    instance: str
+    failure: str
+    def __init__(self, host: _Optional[str] = ..., address: _Optional[str] = ..., instance: _Optional[str] = ..., failure: _Optional[str] = ...) -> None: ...
 
 class Registered(_message.Message):
     __slots__ = ("ended",)

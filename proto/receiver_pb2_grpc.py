@@ -263,7 +263,7 @@ class CoordinatorServicer(object):
     """
 
     def Register(self, request, context):
-        """A receiver is ready to begin.
+        """A receiver is ready to begin, or could not start.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -13,7 +13,8 @@ The faults break what the source promises, most of all its invariants:
     I5  no more is in flight than RDY allows on a connection, and maxInFlight on all of them
     I6  an idle stream finishes its last batch
 
-Ends with 1 if a fault stays unseen.
+Beside these: only who knows its token is answered; and of the sink: a task ends when all is acknowledged, in commands that
+nsqd takes. Ends with 1 if a fault stays unseen.
 """
 
 import sys
@@ -190,6 +191,76 @@ FAULTS = [
         "            raise RefusalError(failures[0])\n",
         "            pass\n",
         ("coordinator", "test"),
+    ),
+    Fault(
+        "anybody may ask the coordinator",
+        "connector/crews.py",
+        "make_server(_THREADS_MAX, [Guard(token)])",
+        "make_server(_THREADS_MAX)",
+        ("crews", "token"),
+    ),
+    Fault(
+        "a silent receiver counts as dead",
+        "connector/fleet.py",
+        '"nothing was heard of it for a lease", certainly=False)',
+        '"nothing was heard of it for a lease", certainly=True)',
+        ("receiver_host", "test"),
+    ),
+    Fault(
+        "one that may live gives up its part at once",
+        "connector/placement.py",
+        "            if not certainly and member.hold:\n",
+        "            if False:\n",
+        ("placement", "test"),
+    ),
+    Fault(
+        "one that gives back is gone",
+        "connector/receiver_host.py",
+        "            if any(each.beginning == beginning and not each.ended for each in self.sessions):\n",
+        "            if False:\n",
+        ("receiver_host", "test"),
+    ),
+    Fault(
+        "a successor at the same address is not called",
+        "connector/fleet.py",
+        "if self.receivers[former.lane].instance == instance:",
+        "if self.receivers[former.lane].address == address:",
+        ("receiver_host", "test"),
+    ),
+    Fault(
+        "a task ends before all is acknowledged",
+        "connector/sink.py",
+        "        producer.finish()\n",
+        "",
+        ("sink", "test"),
+    ),
+    Fault(
+        "an MPUB has any number of messages",
+        "connector/sink.py",
+        "        count_max=options.batch_messages_max,\n    )\n    for mpub in mpubs:\n",
+        "    )\n    for mpub in mpubs:\n",
+        ("sink", "test"),
+    ),
+    Fault(
+        "deferred rows go all at once",
+        "connector/sink.py",
+        "        count_max=options.batch_messages_max,\n    )\n    for batch in dpubs:\n",
+        "        count_max=10**9,\n    )\n    for batch in dpubs:\n",
+        ("sink", "test"),
+    ),
+    Fault(
+        "nsqd's limit of a command is passed over",
+        "connector/options.py",
+        'min(values["batchBytes"], values["maxBodySize"])',
+        'values["batchBytes"]',
+        ("sink", "test"),
+    ),
+    Fault(
+        "lookupds are not asked when an nsqd fails",
+        "connector/producer.py",
+        "        self._finder.doubt()\n",
+        "",
+        ("producer", "test"),
     ),
 ]
 

@@ -166,7 +166,7 @@ def _status_of(addresses: str, token: str) -> float:
     heard: queue.SimpleQueue[None] = queue.SimpleQueue()
     query = Beginning("s", "t" * 64, 0, limits, ConnectionSettings(), 0.5, _LEASE_S)
     fleet = Fleet(options, query, 1000, lambda: heard.put(None), _nothing, _nothing)
-    fleet.start()
+    fleet.start("")
     while len(fleet.live) < _RECEIVERS:
         time.sleep(0.01)
     begin, before = time.process_time(), heard.qsize()

@@ -14,17 +14,23 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import grpc
 import pytest
 
-from pyspark_nsq.connector import channels, crews, receiver_process
+from pyspark_nsq.connector import channels, crews, fleet, hosted, receiver_process
 from pyspark_nsq.connector.beginning import Beginning
+from pyspark_nsq.connector.channels import TOKEN_KEY
 from pyspark_nsq.connector.crews import LocalCrew, RemoteCrew
+from pyspark_nsq.connector.folders import make_private
+from pyspark_nsq.connector.hosted import HostedReceiver
 from pyspark_nsq.connector.offsets import first_position
 from pyspark_nsq.connector.options import parse_source_options
 from pyspark_nsq.connector.receiver import Setup
 from pyspark_nsq.connector.receiver_process import ReceiverProcess
 from pyspark_nsq.connector.settings import ConnectionSettings
 from pyspark_nsq.connector.source_state import Limits
+from pyspark_nsq.proto import receiver_pb2 as pb
+from pyspark_nsq.proto import receiver_pb2_grpc
 
 TOKEN = "a token that nobody sees"
 LIMITS = Limits("channel", 100, 2**20, 2**20, None, None, 0.1, 1.0)
@@ -185,4 +191,62 @@ def test_the_driver_s_side_waits_for_a_port_of_the_query_before(monkeypatch: pyt
         crew.start()
     assert crew.way
     assert crew.way.coordinator == f"127.0.0.1:{port}"
+    crew.stop()
+
+
+@pytest.fixture
+def on_executors() -> Iterator[RemoteCrew]:
+    """The driver's side alone."""
+    crew = RemoteCrew(parse_source_options(OPTIONS | {"receivers": "executors"}), QUERY, nothing, nothing, nothing)
+    crew.start()
+    yield crew
+    crew.stop()
+
+
+def ask(crew: RemoteCrew, method: str, token: str | None) -> Any:
+    """What the coordinator answers to a question that could be asked; without a token there is no such metadata."""
+    assert crew.way
+    questions = {
+        "Register": pb.Registration(host="a", address="127.0.0.1:1", instance="1"),
+        "Gather": pb.Gathering(host="a"),
+        "Look": pb.Range(lane=7, first=0, end=5),
+    }
+    with grpc.insecure_channel(crew.way.coordinator) as channel:
+        stub: Any = receiver_pb2_grpc.CoordinatorStub(channel)  # type: ignore[no-untyped-call]
+        metadata = [] if token is None else [(TOKEN_KEY, token)]
+        return getattr(stub, method)(questions[method], timeout=20, metadata=metadata)
+
+
+@pytest.mark.parametrize("method", ["Register", "Gather", "Look"])
+def test_only_who_knows_the_query_s_token_can_ask_the_coordinator(on_executors: RemoteCrew, method: str) -> None:
+    for wrong in (None, "", "another", TOKEN[:-1], f"{TOKEN} "):
+        with pytest.raises(grpc.RpcError) as caught:
+            ask(on_executors, method, wrong)
+        assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
+    assert (on_executors.receivers, on_executors.lost) == ([], 0)
+    ask(on_executors, method, TOKEN)
+
+
+def test_an_executor_s_host_without_a_free_port_tells_the_driver(
+    monkeypatch: pytest.MonkeyPatch, taken: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(hosted, "PORTS_S", 0.0)
+    # It would be the test's own process that no longer ends.
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setattr("pyspark_nsq.connector.fleet._ROUND_PAUSE_S", 0.0)
+    texts = {"receivers": "executors", "receiverHost": "127.0.0.1"}
+    crew = RemoteCrew(parse_source_options(OPTIONS | texts), QUERY, nothing, nothing, nothing)
+    crew.start()
+    assert crew.way
+    assert crew.way.starting
+    way = replace(crew.way, starting=replace(crew.way.starting, ports=range(taken, taken + 1)))
+    for _ in range(6):
+        crew.new_round(lambda: True)
+        folder = tmp_path / "receiver"
+        make_private(folder)
+        HostedReceiver(way, folder).run(0.01)
+        assert not folder.exists()
+    words = f"{socket.gethostname()}: options receiverPorts and receiverHost: cannot listen at 127.0.0.1:{taken}"
+    assert words in str(crew.failure)
+    assert len([record for record in caplog.records if record.name == fleet.__name__ and words in record.message]) == 1
     crew.stop()

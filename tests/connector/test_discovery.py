@@ -1,5 +1,6 @@
 """What lookupds and nsqds tell over HTTP, and what is made of it when they do not."""
 
+import math
 import random
 import socket
 import threading
@@ -272,7 +273,7 @@ def plan(**texts: str) -> PollPlan:
 
 def test_polls_come_within_the_interval_and_not_all_at_the_same_time() -> None:
     poll_plan = plan(lookupdPollInterval="10s", lookupdPollJitter="0.3")
-    assert poll_plan.due_s == 0
+    assert poll_plan.due_s == -math.inf
     delays = set()
     for _ in range(100):
         poll_plan.polled(1000, ok=True)
@@ -292,3 +293,14 @@ def test_polls_that_fail_are_repeated_soon_then_later() -> None:
     poll_plan.polled(1000, ok=True)
     poll_plan.polled(1000, ok=False)
     assert poll_plan.due_s == pytest.approx(1000.1)
+
+
+def test_after_a_doubt_the_next_poll_comes_soon_but_not_at_once() -> None:
+    poll_plan = plan(lookupdPollInterval="1h", lookupdPollJitter="0")
+    poll_plan.doubted()
+    assert poll_plan.due_s == -math.inf
+    poll_plan.polled(1000, ok=True)
+    poll_plan.doubted()
+    assert poll_plan.due_s == pytest.approx(1000.1)
+    poll_plan.polled(2000, ok=True)
+    assert poll_plan.due_s == 5600

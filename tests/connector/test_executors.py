@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -31,7 +31,7 @@ def temporary(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]
     """A host of the test's own; its path is short enough for a socket's. pytest chooses its folder before."""
     with tempfile.TemporaryDirectory(prefix="host-") as folder:
         monkeypatch.setattr(executors.tempfile, "gettempdir", lambda: folder)
-        monkeypatch.setattr(executors, "_looked_at", {})
+        monkeypatch.setattr(executors, "_looks", {})
         yield Path(folder)
 
 
@@ -40,15 +40,62 @@ def test_one_starts_a_receiver_and_others_see_it(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(executors, "_start", lambda _way, _folder, lock_fd: held.append(os.dup(lock_fd)))
     ensure_receiver(WAY)
     for _ in range(3):
-        executors._looked_at.clear()
+        executors._looks.clear()
         ensure_receiver(WAY)
     assert len(held) == 1
     # It has died, and its lock with it.
     os.close(held[0])
-    executors._looked_at.clear()
+    executors._looks.clear()
     ensure_receiver(WAY)
     assert len(held) == 2
     os.close(held[1])
+
+
+class Clock:
+    """The worker's ``time``, which stands still but for a test."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def started_at(monkeypatch: pytest.MonkeyPatch) -> tuple[Clock, list[float]]:
+    """The clock, and when receivers were started that all end at once."""
+    clock, started = Clock(), list[float]()
+    monkeypatch.setattr(executors, "time", clock)
+    monkeypatch.setattr(executors, "_start", lambda *_: started.append(clock.now))
+    return clock, started
+
+
+def look_each_second(clock: Clock, seconds: int, *ways: Way) -> None:
+    for _ in range(seconds):
+        for way in ways:
+            ensure_receiver(way)
+        clock.now += 1
+
+
+def test_where_receivers_do_not_last_they_are_started_ever_more_rarely(started_at: tuple[Clock, list[float]]) -> None:
+    clock, started = started_at
+    look_each_second(clock, 200, WAY)
+    assert started == [0, 1, 3, 7, 15, 31, 63, 123, 183]
+
+
+def test_the_pauses_of_one_query_are_not_those_of_another(started_at: tuple[Clock, list[float]]) -> None:
+    clock, started = started_at
+    look_each_second(clock, 10, WAY, replace(WAY, token="of another query"))
+    assert started == [0, 0, 1, 1, 3, 3, 7, 7]
+
+
+def test_after_one_that_lasted_the_next_is_soon_replaced(started_at: tuple[Clock, list[float]]) -> None:
+    clock, started = started_at
+    look_each_second(clock, 63, WAY)
+    clock.now += 200
+    started.clear()
+    look_each_second(clock, 2, WAY)
+    assert started == [263, 264]
 
 
 def test_a_host_that_cannot_start_one_can_still_read(monkeypatch: pytest.MonkeyPatch) -> None:

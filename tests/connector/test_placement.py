@@ -160,21 +160,29 @@ def test_together_they_never_have_more_than_the_budget(steps: list[tuple[int, in
     # What each receiver obeys, when it hears of it.
     obeyed: dict[Member, int] = {}
     letters: dict[Member, list[tuple[int, int]]] = {}
+    # Until when those that are given up, and live, go on.
+    given_up: dict[Member, float] = {}
     for what, which, flag in steps:
         now += 1
+        for member in [member for member, until in given_up.items() if now >= until]:
+            del given_up[member]
+            obeyed[member] = 0
         members = [member for member in obeyed if placement.holds(member)]
         if what == 0:
             member = join(placement, f"host {now}", now)
             obeyed[member], letters[member] = 0, []
-        elif members:
+        elif what == 1 and members:
             member = members[which % len(members)]
-            if what == 1:
-                placement.leave(member, now, certainly=True)
+            placement.leave(member, now, certainly=flag)
+            if flag:
                 obeyed[member] = 0
-            elif letters[member]:
-                number, obeyed[member] = letters[member].pop(0)
-                if flag:
-                    placement.heard(member, number, obeyed[member], now)
+            else:
+                given_up[member] = now + LEASE_S
+        elif hearing := [member for member in [*members, *given_up] if letters[member]]:
+            member = hearing[which % len(hearing)]
+            number, obeyed[member] = letters[member].pop(0)
+            if flag and placement.holds(member):
+                placement.heard(member, number, obeyed[member], now)
         for member in members:
             member.heard_at = now
         for member, share in placement.shares(now).items():

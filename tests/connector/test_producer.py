@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 import pytest
+from fake_http import Answers, FakeLookupd
 from scripted_nsqd import Peer, ScriptedNsqd
 
+from pyspark_nsq.connector import producer as module
 from pyspark_nsq.connector.discovery import Nsqd
 from pyspark_nsq.connector.options import DiscoveryOptions, SinkOptions, parse_sink_options
 from pyspark_nsq.connector.producer import NodeFinder, Producer, Shared
@@ -18,6 +20,7 @@ from pyspark_nsq.proto.compression import SnappyCompressor
 from pyspark_nsq.proto.frames import ERROR, RESPONSE, encode_frame
 
 StartPeer = Callable[..., ScriptedNsqd]
+StartLookupd = Callable[[Answers], FakeLookupd]
 
 
 def options(*peers: ScriptedNsqd, **texts: str) -> SinkOptions:
@@ -262,6 +265,77 @@ def test_nobody_is_there_for_long(start_peer: StartPeer, shared: Shared) -> None
     assert peer.connection_count == 3
 
 
+def nodes(*peers: ScriptedNsqd) -> dict[str, object]:
+    """What lookupds say of these."""
+    known = [{"broadcast_address": peer.address.host, "tcp_port": peer.address.port, "http_port": 1} for peer in peers]
+    return {"producers": [each | {"topics": []} for each in known]}
+
+
+def looked_up(*lookupds: FakeLookupd, **texts: str) -> SinkOptions:
+    addresses = ",".join(str(lookupd.address) for lookupd in lookupds)
+    defaults = {"topic": "t", "lookupdHttpAddresses": addresses, "lookupdPollInterval": "1h", "retryDelay": "1ms"}
+    return parse_sink_options(defaults | texts)
+
+
+def test_an_nsqd_that_came_back_elsewhere_is_found(
+    start_peer: StartPeer, start_lookupd: StartLookupd, shared: Shared
+) -> None:
+    answers: Answers = {}
+    successor = start_peer(answer_all)
+
+    def move(peer: Peer) -> None:
+        peer.identify()
+        peer.read_mpub()
+        answers["/nodes"] = nodes(successor)
+
+    former = start_peer(move, lambda _: None)
+    answers["/nodes"] = nodes(former)
+    producer = publish(looked_up(start_lookupd(answers)), shared, request(), request())
+    assert producer.books.stored == {("t", successor.address): 2}
+
+
+def test_a_task_s_next_attempt_finds_it_too(start_peer: StartPeer, start_lookupd: StartLookupd, shared: Shared) -> None:
+    former, successor = start_peer(lambda _: None), start_peer(answer_all)
+    answers: Answers = {"/nodes": nodes(former)}
+    chosen = looked_up(start_lookupd(answers), retries="0")
+    with pytest.raises(PublishError):
+        publish(chosen, shared, request())
+    answers["/nodes"] = nodes(successor)
+    wait_until_it_knows(shared.known(chosen).finder, successor.address)
+    publish(chosen, shared, request())
+
+
+def test_a_task_without_rows_asks_nobody(start_lookupd: StartLookupd, shared: Shared) -> None:
+    lookupd = start_lookupd({"/nodes": {"producers": []}})
+    publish(looked_up(lookupd), shared)
+    assert lookupd.asked == []
+
+
+def test_the_error_says_why_no_nsqd_is_known(start_lookupd: StartLookupd, shared: Shared) -> None:
+    lookupd = start_lookupd({"/nodes": b"out of order"})
+    with pytest.raises(PublishError, match=f"no nsqd is known; {lookupd.address}: the answer .* is not JSON"):
+        publish(looked_up(lookupd, retries="1"), shared, request())
+
+
+def test_what_one_query_may_not_do_another_one_may(start_peer: StartPeer, shared: Shared) -> None:
+    def answer_who_knows_the_secret(peer: Peer) -> None:
+        peer.identify(auth_required=True)
+        assert peer.read_line() == b"AUTH"
+        if peer.read_body() == b"wrong":
+            peer.answer(b"E_AUTH_FAILED AUTH failed", ERROR)
+            return
+        peer.answer(b'{"identity": ""}')
+        while True:
+            peer.read_mpub()
+            peer.answer()
+
+    peer = start_peer(answer_who_knows_the_secret)
+    patient = {"retryDelay": "1h", "retryDelayMax": "1h"}
+    with pytest.raises(PublishError, match="E_AUTH_FAILED"):
+        publish(options(peer, authSecret="wrong", **patient), shared, request())
+    publish(options(peer, authSecret="right", **patient), shared, request())
+
+
 class GrowingDirectory:
     """Knows one nsqd more each time that it is asked."""
 
@@ -275,18 +349,58 @@ class GrowingDirectory:
         return frozenset(Nsqd(Address("h", 1 + number), None) for number in range(self._asked))
 
 
-@pytest.mark.parametrize(("interval", "is_due"), [("1h", False), ("100ms", True)])
-def test_nsqds_are_looked_up_again_when_it_is_time_or_when_none_is_left(
-    monkeypatch: pytest.MonkeyPatch, interval: str, is_due: bool
-) -> None:
-    monkeypatch.setattr("pyspark_nsq.connector.producer.Directory", GrowingDirectory)
-    chosen = parse_sink_options({"topic": "t", "lookupdHttpAddresses": "h:1", "lookupdPollInterval": interval})
-    finder = NodeFinder(chosen.discovery, chosen.retry)
-    assert len(finder.nodes()) == 1
+@pytest.fixture
+def make_finder(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], NodeFinder]:
+    """Finders that look every so often into a directory that grows."""
+    monkeypatch.setattr(module, "Directory", GrowingDirectory)
+
+    def make(interval: str) -> NodeFinder:
+        chosen = parse_sink_options({"topic": "t", "lookupdHttpAddresses": "h:1", "lookupdPollInterval": interval})
+        return NodeFinder(chosen.discovery, chosen.retry)
+
+    return make
+
+
+def wait_until_it_knows(finder: NodeFinder, address: Address) -> None:
     deadline = time.monotonic() + 10
-    while is_due and len(finder.nodes()) == 1:
+    while address not in finder.nodes():
         assert time.monotonic() < deadline
         time.sleep(0.01)
-    known = len(finder.nodes())
-    assert known > 1 if is_due else known == 1
-    assert len(finder.nodes(again=True)) > known
+
+
+def test_nsqds_are_looked_up_again_when_it_is_time(make_finder: Callable[[str], NodeFinder]) -> None:
+    wait_until_it_knows(make_finder("100ms"), Address("h", 2))
+
+
+def test_before_it_is_time_they_are_looked_up_when_they_are_too_few_or_in_doubt(
+    make_finder: Callable[[str], NodeFinder],
+) -> None:
+    finder = make_finder("1h")
+    assert len(finder.nodes()) == 1
+    assert len(finder.nodes()) == 1
+    assert len(finder.nodes(again=True)) == 2
+    finder.doubt()
+    wait_until_it_knows(finder, Address("h", 3))
+
+
+def test_a_lookupd_that_hangs_keeps_nobody_waiting_who_knows_some(
+    make_finder: Callable[[str], NodeFinder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finder = make_finder("1h")
+    (known,) = finder.nodes()
+    asked, answered = threading.Event(), threading.Event()
+
+    def hang(directory: GrowingDirectory) -> frozenset[Nsqd]:
+        asked.set()
+        assert answered.wait(30)
+        return frozenset({Nsqd(Address("new", 1), None)})
+
+    monkeypatch.setattr(GrowingDirectory, "nodes", hang)
+    finder.doubt()
+    deadline = time.monotonic() + 10
+    while not asked.is_set():
+        assert finder.nodes() == (known,)
+        assert time.monotonic() < deadline
+    assert finder.nodes() == (known,)
+    answered.set()
+    wait_until_it_knows(finder, Address("new", 1))

@@ -4,10 +4,10 @@ import random
 
 import pytest
 
-from pyspark_nsq.connector.errors import ConnectError, RefusedError, SecurityError
+from pyspark_nsq.connector.errors import ConnectError, DiscoveryError, RefusedError, SecurityError
 from pyspark_nsq.connector.options import RetryOptions, SinkOptions, parse_sink_options
 from pyspark_nsq.connector.publishing import NodeHealth, PublishError, Publishing, Request
-from pyspark_nsq.connector.settings import Address
+from pyspark_nsq.connector.settings import Address, HttpAddress
 
 A, B, C = (Address(host, 4150) for host in "abc")
 
@@ -163,10 +163,19 @@ def test_fewer_nsqds_than_the_quorum() -> None:
     assert not books.lacks_nodes()
     books.answered(A, 1)
     assert books.lacks_nodes()
-    books.lacked_nodes(1)
+    books.lacked_nodes(1, [])
     assert books.next_try_s() == pytest.approx(1.1)
     books.use_nodes([A, B])
     assert assigned(books, 2) == [B]
+
+
+def test_a_quorum_above_the_number_of_nsqds_is_named() -> None:
+    books = publishing(A, publishQuorum="2", retries="0")
+    books.submit(request())
+    assert assigned(books) == [A]
+    books.answered(A, 1)
+    with pytest.raises(PublishError, match=r"option publishQuorum is 2, but the nsqds that are known are 1$"):
+        books.lacked_nodes(1, [])
 
 
 def test_no_nsqd_is_found() -> None:
@@ -174,9 +183,18 @@ def test_no_nsqd_is_found() -> None:
     books.submit(request())
     assert assigned(books) == []
     assert books.lacks_nodes()
-    books.lacked_nodes(1)
-    with pytest.raises(PublishError, match=r"0 known nsqds.*none was found"):
-        books.lacked_nodes(2)
+    books.lacked_nodes(1, [])
+    with pytest.raises(PublishError, match=r"tried 2 times .*: no nsqd is known$"):
+        books.lacked_nodes(2, [])
+
+
+def test_where_lookupds_are_silent_the_error_says_why() -> None:
+    books = publishing(retries="0")
+    books.submit(request())
+    silent = [DiscoveryError(HttpAddress(Address(host, 4161)), "GET /nodes failed: timed out") for host in "lm"]
+    words = r"no nsqd is known; http://l:4161: GET /nodes failed: timed out; http://m:4161: GET /nodes failed"
+    with pytest.raises(PublishError, match=words):
+        books.lacked_nodes(1, silent)
 
 
 def test_an_nsqd_that_lookupd_no_longer_names_still_owes_its_answers() -> None:

@@ -1,5 +1,7 @@
 """Receivers that are not the coordinator's children, and the fleet that they form: leases, tokens, sessions."""
 
+import logging
+import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,6 +16,7 @@ from pyspark_nsq.connector.channels import TOKEN_KEY, listen, make_server
 from pyspark_nsq.connector.fleet import Fleet
 from pyspark_nsq.connector.offsets import first_position
 from pyspark_nsq.connector.options import parse_source_options
+from pyspark_nsq.connector.placement import Member, Placement
 from pyspark_nsq.connector.receiver_host import HostService
 from pyspark_nsq.connector.settings import ConnectionSettings, Secret, Security
 from pyspark_nsq.connector.source_state import Limits
@@ -28,11 +31,12 @@ BEGINNING = Beginning("session", "the token of the query", 0, LIMITS, Connection
 class Host:
     """A receiver process, but for the process."""
 
-    def __init__(self) -> None:
+    def __init__(self, port: int = 0) -> None:
+        self.instance = secrets.token_hex(8)
         self.service = HostService(HOST_TOKEN, "/somewhere/a.sock")
         self.server = make_server(16)
         receiver_pb2_grpc.add_ReceiverServicer_to_server(self.service, self.server)  # type: ignore[no-untyped-call]
-        self.address = f"127.0.0.1:{listen(self.server, '127.0.0.1', [0], None)}"
+        self.address = f"127.0.0.1:{listen(self.server, '127.0.0.1', [port], None)}"
         self.server.start()
         self.channel = grpc.insecure_channel(self.address)
         self.stub: Any = receiver_pb2_grpc.ReceiverStub(self.channel)  # type: ignore[no-untyped-call]
@@ -162,6 +166,29 @@ def test_only_a_session_that_is_there_is_resumed(host: Host) -> None:
     assert host.service.sessions == [session]
 
 
+def test_a_session_that_gives_back_what_it_holds_is_neither_resumed_nor_gone(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resuming = begin()
+    resuming.begin.resume = True
+    next(host.control(begin()))
+    given_back = hold_the_end(host, monkeypatch)
+    assert refusal(host.control(resuming)) is grpc.StatusCode.UNAVAILABLE
+    given_back.set()
+    wait_until(lambda: not host.service.sessions)
+    assert refusal(host.control(resuming)) is grpc.StatusCode.NOT_FOUND
+
+
+def hold_the_end(host: Host, monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Stop the host's session, whose nsqds do not take back what it has before the event."""
+    (session,) = host.service.sessions
+    given_back = threading.Event()
+    monkeypatch.setattr(session.loop, "_close", lambda _is_done: given_back.wait(30))
+    session.stop()
+    wait_until(lambda: session.core.stopping)
+    return given_back
+
+
 def test_beginnings_cross_the_wire_whole() -> None:
     security = Security(tls=True, tls_ca_file="ca", auth_secret=Secret("secret"), tls_key_password=Secret("password"))
     settings = ConnectionSettings(security=security, snappy=True, client_id="me", msg_timeout_ms=5, sample_rate=7)
@@ -190,7 +217,7 @@ def make_fleet(tmp_path: Any) -> Iterator[MakeFleet]:
         query = replace(BEGINNING, lease_s=lease_s, token=HOST_TOKEN)
         fleets.append(Fleet(options, query, 1000, lambda: None, lambda: None, lambda: None))
         fleets[-1]._token = HOST_TOKEN
-        fleets[-1].start()
+        fleets[-1].start("127.0.0.1:7000")
         return fleets[-1]
 
     yield made
@@ -199,35 +226,52 @@ def make_fleet(tmp_path: Any) -> Iterator[MakeFleet]:
         fleet.end_stop()
 
 
+@pytest.fixture
+def left(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Of each receiver that a fleet has given up, whether it is certain that it is dead."""
+    certain: list[bool] = []
+    leave = Placement.leave
+
+    def note(placement: Placement, member: Member, now: float, certainly: bool) -> None:
+        certain.append(certainly)
+        leave(placement, member, now, certainly)
+
+    monkeypatch.setattr(Placement, "leave", note)
+    return certain
+
+
 def shares(*hosts: Host) -> list[int]:
     return [session.core._limits.in_flight_max for host in hosts for session in host.service.sessions]
 
 
 def test_receivers_register_share_and_are_told_to_stop(make_fleet: MakeFleet, host: Host) -> None:
     fleet, second = make_fleet(), Host()
-    assert fleet.register("a", host.address)
+    assert fleet.register("a", host.address, host.instance)
     wait_until(lambda: fleet.live == [0] and shares(host) == [1000])
-    assert fleet.register("b", second.address)
+    assert fleet.register("b", second.address, second.instance)
     wait_until(lambda: fleet.live == [0, 1] and shares(host, second) == [500, 500])
     # Asked again, as an answer was lost.
-    assert fleet.register("b", second.address)
+    assert fleet.register("b", second.address, second.instance)
     assert fleet.live == [0, 1]
     assert [receiver.socket for receiver in fleet.receivers] == ["/somewhere/a.sock"] * 2
     fleet.begin_stop()
     fleet.end_stop()
     wait_until(lambda: not host.service.sessions and not second.service.sessions)
-    assert not fleet.register("c", host.address)
+    assert not fleet.register("c", host.address, host.instance)
     second.stop()
 
 
-def test_one_that_stops_is_lost_at_once_and_its_positions_with_it(make_fleet: MakeFleet, host: Host) -> None:
+def test_one_that_stops_is_lost_at_once_and_its_positions_with_it(
+    make_fleet: MakeFleet, host: Host, left: list[bool]
+) -> None:
     fleet = make_fleet()
-    fleet.register("a", host.address)
+    fleet.register("a", host.address, host.instance)
     wait_until(lambda: fleet.live == [0])
     assert not fleet.is_lost(0, 5)
     host.service.stop()
     wait_until(lambda: fleet.live == [])
     assert fleet.is_lost(0, 5)
+    assert left == [True]
     assert fleet.receivers[0].incarnation == 1
     assert fleet.receivers[0].status is None
     assert not fleet.is_lost(0, first_position(1))
@@ -236,24 +280,74 @@ def test_one_that_stops_is_lost_at_once_and_its_positions_with_it(make_fleet: Ma
 
 def test_another_one_on_the_same_host_means_that_the_first_is_dead(make_fleet: MakeFleet, host: Host) -> None:
     fleet, second = make_fleet(), Host()
-    fleet.register("a", host.address)
+    fleet.register("a", host.address, host.instance)
     wait_until(lambda: fleet.live == [0])
-    fleet.register("a", second.address)
+    fleet.register("a", second.address, second.instance)
     assert fleet.is_lost(0, 5)
     wait_until(lambda: fleet.live == [0] and len(second.service.sessions) == 1)
     assert second.service.sessions[0].beginning.first_position == first_position(1)
     second.stop()
 
 
-def test_silence_ends_with_the_lease_on_both_sides(make_fleet: MakeFleet, host: Host) -> None:
+def test_its_successor_may_be_at_the_same_address(make_fleet: MakeFleet, host: Host) -> None:
+    """As on the ports of a range, where the first one was killed."""
+    fleet = make_fleet()
+    assert fleet.register("a", host.address, host.instance)
+    wait_until(lambda: fleet.live == [0])
+    host.stop()
+    successor = Host(port=int(host.address.rpartition(":")[2]))
+    assert successor.address == host.address
+    assert fleet.register("a", successor.address, successor.instance)
+    wait_until(lambda: fleet.live == [0] and successor.service.sessions)
+    assert successor.service.sessions[0].beginning.first_position == first_position(1)
+    successor.stop()
+
+
+def test_one_that_gives_back_what_it_holds_keeps_its_part_of_the_budget(
+    make_fleet: MakeFleet, host: Host, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    fleet = make_fleet()
+    fleet.register("a", host.address, host.instance)
+    wait_until(lambda: shares(host) == [1000])
+    given_back = hold_the_end(host, monkeypatch)
+    fleet.receivers[0].call.cancel()
+    wait_until(lambda: "gives back what it holds; calling it again" in caplog.text)
+    assert not fleet.is_lost(0, 5)
+    given_back.set()
+    wait_until(lambda: fleet.is_lost(0, 5))
+
+
+def test_shares_are_dealt_on_after_a_failure(
+    make_fleet: MakeFleet, host: Host, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    failed = threading.Event()
+    share_out = Fleet._share_out
+
+    def fail_once(fleet: Fleet, now: float) -> None:
+        if not failed.is_set():
+            failed.set()
+            raise IndexError("planted")
+        share_out(fleet, now)
+
+    monkeypatch.setattr(Fleet, "_share_out", fail_once)
+    fleet = make_fleet()
+    wait_until(failed.is_set)
+    fleet.register("a", host.address, host.instance)
+    wait_until(lambda: shares(host) == [1000])
+    assert "IndexError: planted" in caplog.text
+
+
+def test_silence_ends_with_the_lease_on_both_sides(make_fleet: MakeFleet, host: Host, left: list[bool]) -> None:
     fleet = make_fleet(lease_s=1.0)
-    fleet.register("a", host.address)
+    fleet.register("a", host.address, host.instance)
     wait_until(lambda: fleet.live == [0])
     (session,) = host.service.sessions
     # Nothing gets through any more.
     fleet.receivers[0].address = "127.0.0.1:1"
     fleet.receivers[0].call.cancel()
     wait_until(lambda: fleet.is_lost(0, 5))
+    # It may be alive, and receive until it notices: others do not get its part yet.
+    assert left == [False]
     wait_until(lambda: session.ended)
 
 
@@ -281,7 +375,7 @@ def test_one_that_was_started_again_holds_nothing_of_what_it_held(make_fleet: Ma
 def test_a_wrong_token_fails_the_query(make_fleet: MakeFleet, host: Host) -> None:
     fleet = make_fleet()
     fleet._token = "another"
-    fleet.register("a", host.address)
+    fleet.register("a", host.address, host.instance)
     wait_until(lambda: fleet.failure)
     assert "UNAUTHENTICATED" in str(fleet.failure)
 
@@ -296,14 +390,32 @@ def test_rounds_start_receivers_and_come_to_an_end(make_fleet: MakeFleet, monkey
         assert fleet.new_round(lambda: True) == {0: first_position(number)}
         assert fleet.failure is None
     fleet.new_round(lambda: True)
-    assert "5 times" in str(fleet.failure)
+    assert "5 times: none that may have started has reached the driver at 127.0.0.1:7000" in str(fleet.failure)
+    assert "receiverHost" in str(fleet.failure)
+
+
+def test_why_none_could_start_is_logged_once_a_host_and_ends_the_query(
+    make_fleet: MakeFleet, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("pyspark_nsq.connector.fleet._ROUND_PAUSE_S", 0.0)
+    fleet = make_fleet()
+    for number in range(6):
+        fleet.note_failure("host-a: no port is free")
+        fleet.note_failure("host-b: no port is free")
+        fleet.new_round(lambda: True)
+        assert bool(fleet.failure) == (number == 5)
+    assert "5 times: host-a: no port is free; host-b: no port is free" in str(fleet.failure)
+    warnings = [record for record in caplog.records if record.levelno == logging.WARNING]
+    assert [record.getMessage() for record in warnings] == [
+        f"a host has no receiver: host-{name}: no port is free" for name in "ab"
+    ]
 
 
 def test_tasks_wait_until_hosts_have_their_receivers(make_fleet: MakeFleet, host: Host) -> None:
     fleet = make_fleet()
     fleet.new_round(lambda: False)
     assert not fleet.gathered("a")
-    fleet.register("a", host.address)
+    fleet.register("a", host.address, host.instance)
     wait_until(lambda: fleet.gathered("a"))
     assert fleet.new_round(lambda: True) is None
     # One that comes late keeps only its own host waiting.

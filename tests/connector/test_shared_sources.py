@@ -1,13 +1,16 @@
 """Several receivers on one nsqd: what one of them has lost may come to another, and is emitted once all the same."""
 
 import random
+import threading
 from collections import Counter
 from collections.abc import Sequence
+from types import SimpleNamespace
 
 import pytest
 from model_nsqd import ModelNsqd, step
 
-from pyspark_nsq.connector.arbiter import verdicts
+from pyspark_nsq.connector import arbiter
+from pyspark_nsq.connector.arbiter import Arbiter, verdicts
 from pyspark_nsq.connector.connection import Connection, Source
 from pyspark_nsq.connector.receiver_core import ReceiverCore
 from pyspark_nsq.connector.settings import Address
@@ -191,3 +194,20 @@ def test_finished_anywhere_is_finished_and_known_nowhere_is_new() -> None:
     found = verdicts(pb.Suspects(messages=messages(0, 1, 2, 3)), answers)
     assert list(found.finished) == messages(1, 2)
     assert list(found.unknown) == messages(3)
+
+
+def test_suspects_are_settled_on_after_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where a file of certificates is missing for a moment."""
+    asked = [threading.Event(), threading.Event()]
+
+    def fail_at_first(*_: object) -> pb.Suspects:
+        if not asked[0].is_set():
+            asked[0].set()
+            raise FileNotFoundError
+        asked[1].set()
+        return pb.Suspects()
+
+    monkeypatch.setattr(arbiter, "call_once", fail_at_first)
+    party = SimpleNamespace(address="127.0.0.1:1", status=pb.Status(suspects=1))
+    Arbiter(lambda: [party], "token").start()
+    assert asked[1].wait(60)

@@ -3,6 +3,7 @@
 import logging
 import pickle
 from collections.abc import Callable
+from typing import NamedTuple
 
 import pyarrow as pa
 import pytest
@@ -10,6 +11,8 @@ from pyspark.sql.types import BinaryType, LongType, StringType, StructType
 from scripted_nsqd import Peer, ScriptedNsqd
 
 from pyspark_nsq.connector.errors import OptionError
+from pyspark_nsq.connector.producer import Producer
+from pyspark_nsq.connector.publishing import PublishError, Request
 from pyspark_nsq.connector.sink import NsqCommitMessage, batch_writer, refuse_batch_read, stream_writer, summary
 from pyspark_nsq.connector.sink_columns import InvalidRowError
 
@@ -54,6 +57,108 @@ def test_with_an_invalid_row_nothing_of_its_batch_goes_out(start_peer: StartPeer
     with pytest.raises(InvalidRowError, match="2 of 5 rows cannot be published"):
         write(TWO_TOPICS, peer, onInvalid="fail")
     assert peer.connection_count == 0
+
+
+class Command(NamedTuple):
+    """What an nsqd got: the bytes behind the command's line, and how many messages they hold."""
+
+    word: str
+    size: int
+    message_count: int
+
+
+def record(commands: list[Command]) -> Callable[[Peer], None]:
+    def answer_all(peer: Peer) -> None:
+        peer.identify()
+        while True:
+            line, body = peer.read_mpub()
+            word = line.partition(" ")[0]
+            commands.append(Command(word, len(body), int.from_bytes(body[:4], "big") if word == "MPUB" else 1))
+            peer.answer()
+
+    return answer_all
+
+
+def publish_sizes(peer: ScriptedNsqd, sizes: list[int], defer_ms: int | None = None, **texts: str) -> None:
+    """Publish bodies of these sizes to topic t."""
+    schema, columns = StructType().add("body", BinaryType()), [pa.array([b"x" * size for size in sizes])]
+    if defer_ms is not None:
+        schema, columns = schema.add("defer_ms", LongType()), [*columns, pa.array([defer_ms] * len(sizes))]
+    options = {"nsqdTcpAddresses": str(peer.address), "topic": "t", "retryDelay": "1ms"} | texts
+    writer = batch_writer(options, schema, overwrite=False)
+    writer.write(iter([pa.record_batch(columns, schema.names)]))
+
+
+@pytest.mark.parametrize(
+    ("texts", "expected"),
+    [
+        ({}, [(6, 4 + 4 * 9 + 2 * 34)]),
+        ({"batchMessages": "2"}, [(2, 22), (2, 22), (2, 72)]),
+        ({"batchBytes": "64"}, [(4, 40), (1, 38), (1, 38)]),
+        ({"batchMessages": "3", "batchBytes": "64"}, [(3, 31), (2, 47), (1, 38)]),
+        ({"maxBodySize": "73", "maxMsgSize": "40"}, [(4, 40), (2, 72)]),
+        ({"maxBodySize": "71", "maxMsgSize": "40"}, [(4, 40), (1, 38), (1, 38)]),
+    ],
+)
+def test_no_command_is_larger_than_the_options_allow(
+    start_peer: StartPeer, texts: dict[str, str], expected: list[tuple[int, int]]
+) -> None:
+    commands: list[Command] = []
+    publish_sizes(start_peer(record(commands)), [5, 5, 5, 5, 30, 30], **texts)
+    assert commands == [("MPUB", size, count) for count, size in expected]
+
+
+@pytest.mark.parametrize(
+    ("texts", "expected"),
+    [
+        ({}, [6]),
+        ({"batchMessages": "3"}, [3, 3]),
+        ({"batchBytes": "64"}, [3, 1, 1, 1]),
+        ({"maxBodySize": "64", "maxMsgSize": "40"}, [3, 1, 1, 1]),
+    ],
+)
+def test_no_more_deferred_rows_go_together_than_the_options_allow(
+    start_peer: StartPeer, texts: dict[str, str], expected: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Together they are outstanding: each is a command with an answer of its own."""
+    runs: list[Request] = []
+    publish = Producer.publish
+
+    def note(producer: Producer, request: Request) -> None:
+        runs.append(request)
+        publish(producer, request)
+
+    monkeypatch.setattr(Producer, "publish", note)
+    commands: list[Command] = []
+    publish_sizes(start_peer(record(commands)), [5, 5, 5, 30, 30, 30], defer_ms=7, **texts)
+    assert [run.message_count for run in runs] == [run.answer_count for run in runs] == expected
+    assert commands == [("DPUB", size, 1) for size in (5, 5, 5, 30, 30, 30)]
+
+
+def test_the_longest_delay_is_the_option_s(start_peer: StartPeer) -> None:
+    commands: list[Command] = []
+    peer = start_peer(record(commands))
+    publish_sizes(peer, [5], defer_ms=2000, maxReqTimeout="2s")
+    with pytest.raises(InvalidRowError, match="its defer_ms is 2000, maxReqTimeout 1999"):
+        publish_sizes(peer, [5], defer_ms=2000, maxReqTimeout="1999ms")
+    assert len(commands) == 1
+
+
+@pytest.mark.parametrize("retries", [0, 3])
+def test_retries_are_as_many_as_the_option_says(start_peer: StartPeer, retries: int) -> None:
+    peer = start_peer(lambda _: None)
+    with pytest.raises(PublishError, match=f"tried {retries + 1} times"):
+        publish_sizes(peer, [5], retries=str(retries))
+    assert peer.connection_count == retries + 1
+
+
+def test_an_answer_is_waited_for_as_long_as_the_option_says(start_peer: StartPeer) -> None:
+    def never_answer(peer: Peer) -> None:
+        peer.identify()
+        peer.read(1000)
+
+    with pytest.raises(PublishError, match=r"no answer within 0.05 s \(option requestTimeout\)"):
+        publish_sizes(start_peer(never_answer), [5], requestTimeout="50ms", retries="0")
 
 
 MESSAGES = [

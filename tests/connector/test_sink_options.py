@@ -6,6 +6,7 @@ import pytest
 import trustme
 
 from pyspark_nsq.connector.errors import OptionError
+from pyspark_nsq.connector.handshake import identify_fields
 from pyspark_nsq.connector.option_table import Side, options_of
 from pyspark_nsq.connector.options import parse_sink_options
 
@@ -49,6 +50,16 @@ CHANGES: dict[str, tuple[str, dict[str, str]]] = {
     "authSecret": ("sesame", {}),
     "authSecretFile": ("secret", {}),
 }
+# What nsqd is told of them.
+IDENTIFIED = {
+    "heartbeatInterval": ("heartbeat_interval", 5000),
+    "clientId": ("client_id", "me"),
+    "userAgent": ("user_agent", "mine/1"),
+    "tls": ("tls_v1", True),
+    "snappy": ("snappy", True),
+    "deflate": ("deflate", True),
+    "deflateLevel": ("deflate_level", 9),
+}
 # What replaces, in the comparison, those needed that need the option themselves.
 INSTEAD = {"deadLetterTopic": {"onInvalid": "skip"}, "tlsKeyFile": {"tlsCertFile": "client.pem"}}
 
@@ -82,6 +93,14 @@ def test_each_option_changes_what_is_done(name: str) -> None:
     value, needed = CHANGES[name]
     without = parse_sink_options(SINK | needed | INSTEAD.get(name, {}))
     assert parse_sink_options(SINK | needed | {name: value}) != without
+
+
+@pytest.mark.parametrize("name", IDENTIFIED)
+def test_each_option_that_is_nsqds_affair_is_told_to_it(name: str) -> None:
+    before, after = parse_sink_options(SINK), parse_sink_options(SINK | {name: CHANGES[name][0]})
+    field, value = IDENTIFIED[name]
+    assert identify_fields(after.connection)[field] == value
+    assert identify_fields(before.connection).get(field) != value
 
 
 @pytest.mark.parametrize("name", CHANGES)
