@@ -13,8 +13,8 @@ The faults break what the source promises, most of all its invariants:
     I5  no more is in flight than RDY allows on a connection, and maxInFlight on all of them
     I6  an idle stream finishes its last batch
 
-Beside these: only who knows its token is answered; and of the sink: a task ends when all is acknowledged, in commands that
-nsqd takes. Ends with 1 if a fault stays unseen.
+Beside these: only who knows its token is answered; and of the sink: a task ends when all is acknowledged, in commands
+that nsqd takes. Ends with 1 if a fault stays unseen.
 """
 
 import sys
