@@ -33,7 +33,9 @@ def books(nsqds: list[Nsqd], topic: str) -> Books:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    started = Cluster(tmp_path_factory.mktemp("cluster"), "127.0.0.1", dict.fromkeys(WORKERS, ()))
+    # Too long for the path of a socket, which on one machine other hosts could open, too.
+    folder = tmp_path_factory.mktemp("cluster-whose-hosts-reach-each-other-by-network-only")
+    started = Cluster(folder, "127.0.0.1", dict.fromkeys(WORKERS, ()))
     yield started
     started.kill()
     # Whatever a failed test has left.

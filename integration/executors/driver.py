@@ -26,7 +26,7 @@ class Driver:
         self.queries: dict[str, Any] = {}
         self.bodies: dict[str, dict[int, list[str]]] = {}
 
-    def start(self, query: str, options: dict[str, Any], checkpoint: str, gate: str) -> None:
+    def start(self, query: str, options: dict[str, Any], checkpoint: str, gate: str, available_now: bool) -> None:
         """While the file ``gate`` is there, batches do not end: see ``_hold``."""
         batches = self.bodies.setdefault(query, {})
 
@@ -40,7 +40,7 @@ class Driver:
         for name, value in options.items():
             reader = reader.option(name, value)
         writer = reader.load().writeStream.foreachBatch(keep).option("checkpointLocation", checkpoint)
-        self.queries[query] = writer.start()
+        self.queries[query] = (writer.trigger(availableNow=True) if available_now else writer).start()
 
     def state(self, query: str) -> dict[str, Any]:
         failure = self.queries[query].exception()
@@ -49,6 +49,7 @@ class Driver:
         return {
             "batches": [batches[number] for number in sorted(batches)],
             "failure": str(failure) if failure else "",
+            "active": self.queries[query].isActive,
             "report": _offset(progress.sources[0].latestOffset) if progress else None,
         }
 

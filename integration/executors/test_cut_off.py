@@ -12,9 +12,10 @@ import pytest
 from pyspark.sql.datasource import InputPartition
 from rig import network
 from rig.books import Books
-from rig.cluster import Cluster, Driver, receivers, wait_nothing_left
+from rig.cluster import Cluster, Driver, python_workers, receivers, wait_nothing_left
 from rig.daemons import Implementation, Nsqd, wait_until
 from rig.network import CutHost
+from rig.processes import is_alive
 
 from pyspark_nsq.connector.coordinator import Coordinator
 from pyspark_nsq.connector.offsets import START, Offset
@@ -110,7 +111,7 @@ def test_a_receiver_that_is_cut_off_ends_and_is_given_up(
         assert sum(piece.rows.message_count for task in tasks for piece in fetch(task, ["id"])) == total
         (receiver,) = receivers(tmp_path)
         host.cut()
-        wait_until(lambda: not receiver.is_running(), "the receiver's end", 30)
+        wait_until(lambda: not is_alive(receiver), "the receiver's end", 30)
         wait_nothing_left(tmp_path)
         # Tasks that ask for the range now, or planned it before, get nothing.
         assert [list(fetch(task, ["id"])) for task in tasks] == [[]] * len(tasks)
@@ -127,11 +128,12 @@ def _end_of(coordinator: Coordinator, start: Offset, count: int) -> Offset | Non
     return end if sum(end.ends) % 2**40 == count else None
 
 
-def test_a_host_that_is_cut_off(driver: Driver, cluster: Cluster, host: CutHost, nsqds: list[Nsqd], topic: str) -> None:
+def test_a_host_that_is_cut_off(
+    driver: Driver, cluster: Cluster, host: CutHost, nsqds: list[Nsqd], topic: str, tls: dict[str, str]
+) -> None:
     books = Books(nsqds, topic)
-    query = driver.start(
-        "query", **books.options, receivers="executors", receiverHost=host.near, heartbeatInterval="1s"
-    )
+    options = {**books.options, **tls, "receiverHost": host.near, "heartbeatInterval": "1s"}
+    query = driver.start("query", receivers="executors", **options)
     far = cluster.workers[host.far].temporary
 
     def both() -> list[psutil.Process]:
@@ -139,10 +141,21 @@ def test_a_host_that_is_cut_off(driver: Driver, cluster: Cluster, host: CutHost,
         return receivers(far) if len(receivers(cluster.folder)) == 2 else []
 
     (receiver,) = wait_until(both, "a receiver on each host")
+    # Neither sees the other's memory: what one has received the other one's tasks get by TCP, under TLS.
+    assert os.readlink(f"/proc/{receiver.pid}/ns/pid") != os.readlink("/proc/self/ns/pid")
+
+    def read_there() -> bool:
+        query.wait_for(books.publish(20))
+        workers = python_workers(cluster.workers[host.near].temporary)
+        connections = [each for worker in workers for each in worker.net_connections("tcp")]
+        # gRPC's have addresses such as ::ffff:10.0.0.1.
+        return any(each.raddr and each.raddr.ip.endswith(host.far) for each in connections)
+
+    wait_until(read_there, "tasks that read from the other host's receiver")
     host.cut()
     # Half of them may be on their way to nobody.
     books.publish(COUNT)
-    wait_until(lambda: not receiver.is_running(), "the end of the receiver that was cut off", 30)
+    wait_until(lambda: not is_alive(receiver), "the end of the receiver that was cut off", 30)
     query.wait_for(books.published)
     books.wait_settled()
     host.mend()

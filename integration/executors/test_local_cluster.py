@@ -1,5 +1,6 @@
 """local-cluster[3,1,1024]: three executors on one host, which share a receiver."""
 
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,13 +13,16 @@ COUNT = 1000
 
 
 @pytest.fixture
-def driver(tmp_path: Path) -> Iterator[Driver]:
-    # Where such a cluster keeps its executors' files cannot be chosen, but for their home.
-    started = Driver("local-cluster[3,1,1024]", tmp_path / "driver", {}, home=tmp_path)
-    yield started
-    started.kill()
-    for receiver in receivers(started.folder):
-        receiver.kill()
+def driver() -> Iterator[Driver]:
+    # Short enough for the path of a socket, which pytest's own is not.
+    with tempfile.TemporaryDirectory(prefix="nsq-", ignore_cleanup_errors=True) as name:
+        home = Path(name)
+        # Where such a cluster keeps its executors' files cannot be chosen, but for their home.
+        started = Driver("local-cluster[3,1,1024]", home / "driver", {}, home=home)
+        yield started
+        started.kill()
+        for receiver in receivers(started.folder):
+            receiver.kill()
 
 
 def test_three_executors_share_a_receiver_and_outlive_one_of_them(
@@ -34,6 +38,8 @@ def test_three_executors_share_a_receiver_and_outlive_one_of_them(
         return len(list(driver.temporary.glob("pyspark-nsq-*/executor-*"))) >= 3
 
     wait_until(all_three, "tasks on three executors")
+    # Which listens at it, and has a connection at least for each task that reads.
+    assert len([each for each in receiver.net_connections("unix") if each.laddr.endswith(".sock")]) > 1
     executors(driver.folder)[0].kill()
     query.wait_for(books.publish(COUNT))
     assert receivers(driver.folder) == [receiver]

@@ -6,14 +6,19 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import psutil
 import pytest
 from rig.books import Books
 from rig.cluster import Cluster, Driver, Query, executors, receivers, wait_nothing_left
 from rig.daemons import Nsqd, wait_until
 from rig.feeding import feed_until, start, two_receivers
+from rig.ports import free_ports
 
 COUNT = 1000
+# So many messages in flight, where more of them wait.
+BUDGET = 100
 TOKEN = re.compile(r"[0-9a-f]{64}")
 
 
@@ -54,20 +59,40 @@ def count(query: Query) -> list[int]:
     return [end % 2**40 for end in query.state()["report"]["ends"]]
 
 
-def test_a_killed_receiver_is_replaced(driver: Driver, cluster: Cluster, books: Books) -> None:
-    query = start(driver, books)
-    query.wait_for(books.publish(COUNT))
-    victim = feed_until(books, query, lambda: two_receivers(cluster), "two receivers")[0]
+def test_a_killed_receiver_is_replaced_at_its_port(driver: Driver, cluster: Cluster, books: Books) -> None:
+    # One for the driver's side, and one for each receiver.
+    ports = free_ports(3)
+    # On each nsqd as much as the query may have in flight of both.
+    budget: dict[str, Any] = {"count": BUDGET, "in_flight_max": BUDGET}
+    # Its successor comes long before its lease is over.
+    options = {"receiverPorts": f"{ports[0]}-{ports[-1]}", "receiverLease": "20s"}
+    query = start(driver, books, maxInFlight=BUDGET, **options)
+    victim = feed_until(books, query, lambda: two_receivers(cluster), "two receivers", **budget)[0]
     victim.kill()
 
-    def replaced() -> bool:
+    def replaced() -> list[psutil.Process]:
         found = two_receivers(cluster)
-        return bool(found) and victim.pid not in {each.pid for each in found}
+        return [] if victim in found else found
 
-    feed_until(books, query, replaced, "another receiver")
-    query.wait_for(books.publish(COUNT))
+    found = feed_until(books, query, replaced, "another receiver", **budget)
+    feed_until(books, query, lambda: of_a_successor(query), "messages of that receiver", **budget)
+    assert two_receivers(cluster) == found, "nobody has called it, and it has ended"
     books.wait_settled()
     query.stop()
+
+
+def of_a_successor(query: Query) -> bool:
+    """Whether a lane has given messages that are not its first receiver's."""
+    return any(end > 2**40 and end % 2**40 for end in query.state()["report"]["ends"])
+
+
+def test_available_now_ends_with_all_that_was_there(driver: Driver, cluster: Cluster, books: Books) -> None:
+    there = books.publish(COUNT)
+    query = start(driver, books, available_now=True)
+    query.wait_ended()
+    assert query.bodies() == there
+    books.wait_settled()
+    wait_nothing_left(cluster.folder)
 
 
 def test_a_killed_executor_takes_its_receiver_along_and_the_next_one_brings_another(

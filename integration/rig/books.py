@@ -62,6 +62,10 @@ class Books:
             f"{count} messages in flight: {self._stats()}",
         )
 
+    def held(self) -> int:
+        """How many messages those who are connected have in flight."""
+        return sum(each.in_flight_at_clients for each in map(self._channel, self.nsqds) if each)
+
     def _channel(self, nsqd: Nsqd) -> Any:
         return nsqd.channel_stats(self.topic, "c")
 

@@ -139,8 +139,8 @@ class Driver:
         assert "error" not in answer, answer["error"]
         return answer["answer"]
 
-    def start(self, query: str, **options: Any) -> "Query":
-        return Query(self, query, options)
+    def start(self, query: str, *, available_now: bool = False, **options: Any) -> "Query":
+        return Query(self, query, options, available_now)
 
     def kill(self) -> None:
         """All of it at once, without a warning: Python, Spark and the source's planner."""
@@ -173,12 +173,13 @@ def _local(host: str, temporary: Path, home: Path | None) -> dict[str, str]:
 
 
 class Query:
-    def __init__(self, driver: Driver, name: str, options: Mapping[str, Any]) -> None:
+    def __init__(self, driver: Driver, name: str, options: Mapping[str, Any], available_now: bool) -> None:
         self._driver = driver
         self._name = name
         self.checkpoint = driver.folder / name
         self.gate = driver.folder / f"{name}-gate"
-        driver.call("start", query=name, options=options, checkpoint=str(self.checkpoint), gate=str(self.gate))
+        places = {"checkpoint": str(self.checkpoint), "gate": str(self.gate)}
+        driver.call("start", query=name, options=options, available_now=available_now, **places)
 
     def state(self) -> dict[str, Any]:
         found: dict[str, Any] = self._driver.call("state", query=self._name)
@@ -188,10 +189,17 @@ class Query:
     def bodies(self) -> Counter[bytes]:
         return Counter(body.encode() for batch in self.state()["batches"] for body in batch)
 
+    def has(self, wanted: Counter[bytes]) -> bool:
+        """Whether each of these has come at least once."""
+        return wanted.keys() <= self.bodies().keys()
+
     def wait_for(self, wanted: Counter[bytes]) -> Counter[bytes]:
-        """Until each of these has come at least once."""
-        wait_until(lambda: wanted.keys() <= self.bodies().keys(), f"{len(wanted)} different messages")
+        wait_until(lambda: self.has(wanted), f"{len(wanted)} different messages")
         return self.bodies()
+
+    def wait_ended(self) -> None:
+        """Until it has come to its end by itself."""
+        wait_until(lambda: not self.state()["active"], "the query's end")
 
     def stop(self) -> None:
         self._driver.call("stop", query=self._name)
@@ -204,6 +212,11 @@ def receivers(folder: Path) -> list[psutil.Process]:
 
 def executors(folder: Path) -> list[psutil.Process]:
     return _processes(folder, "CoarseGrainedExecutorBackend")
+
+
+def python_workers(folder: Path) -> list[psutil.Process]:
+    """The processes in which executors run Python, and those that fork them."""
+    return _processes(folder, "pyspark.daemon")
 
 
 def _processes(folder: Path, part: str) -> list[psutil.Process]:

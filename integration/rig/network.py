@@ -6,6 +6,9 @@ import shutil
 import subprocess
 from pathlib import Path
 
+# They all end with the one that is started by this.
+_OWN_PROCESSES = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
+
 
 def why_not() -> str | None:
     """Why this machine cannot have them."""
@@ -13,12 +16,15 @@ def why_not() -> str | None:
         return "network namespaces need root"
     if not shutil.which("ip") or not shutil.which("nsenter"):
         return "network namespaces need iproute2 and util-linux"
-    tried = subprocess.run(["unshare", "--net", "true"], capture_output=True, text=True)
-    return f"no network namespaces here: {tried.stderr.strip()}" if tried.returncode else None
+    tried = subprocess.run([*_OWN_PROCESSES, "--net", "true"], capture_output=True, text=True)
+    return f"no namespaces here: {tried.stderr.strip()}" if tried.returncode else None
 
 
 class CutHost:
-    """``near`` is this side's address, ``far`` the one within; ``prefix`` runs a command there."""
+    """``near`` is this side's address, ``far`` the one within; ``prefix`` runs a command there.
+
+    Processes there have numbers of their own, so that nobody here can look into their memory.
+    """
 
     def __init__(self) -> None:
         name = secrets.token_hex(3)
@@ -31,7 +37,7 @@ class CutHost:
         except BaseException:
             self.remove()
             raise
-        self.prefix = ["nsenter", f"--net={Path('/run/netns') / self._namespace}"]
+        self.prefix = ["nsenter", f"--net={Path('/run/netns') / self._namespace}", *_OWN_PROCESSES]
 
     def _connect(self) -> None:
         inner = f"{self._cable}i"

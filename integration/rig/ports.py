@@ -1,5 +1,8 @@
 """Where processes wait for connections."""
 
+import random
+import socket
+from contextlib import ExitStack
 from ipaddress import ip_address
 
 import psutil
@@ -28,3 +31,17 @@ def _is_loopback(ip: str) -> bool:
     address = ip_address(ip)
     mapped = getattr(address, "ipv4_mapped", None)
     return (mapped or address).is_loopback
+
+
+def free_ports(count: int) -> range:
+    """So many ports in a row where nobody listens on loopback; connections do not begin at any of them."""
+    while True:
+        first = random.randrange(20_000, 30_000)
+        ports = range(first, first + count)
+        try:
+            with ExitStack() as taken:
+                for port in ports:
+                    taken.enter_context(socket.create_server(("127.0.0.1", port)))
+        except OSError:
+            continue
+        return ports
