@@ -98,7 +98,7 @@ OPTIONS: Final = (
     Option(
         "numPartitions",
         Side.SOURCE,
-        integer(1, 1024),
+        integer(1, 10_000),
         "2",
         "Into how many tasks a batch is divided. One with fewer messages has fewer.",
     ),
@@ -166,7 +166,7 @@ OPTIONS: Final = (
     Option(
         "maxInFlight",
         Side.SOURCE,
-        integer(1, 100_000_000),
+        integer(1, 1_000_000_000),
         "50000",
         "How many messages are received and not finished at most. It bounds what a batch can hold.",
     ),
@@ -178,12 +178,12 @@ OPTIONS: Final = (
         "How many bytes of messages the receivers hold at most before they stop asking for more.",
     ),
     Option(
-        "maxMessagesPerTrigger", Side.SOURCE, integer(1, 100_000_000), None, "How many messages a batch has at most."
+        "maxMessagesPerTrigger", Side.SOURCE, integer(1, 1_000_000_000), None, "How many messages a batch has at most."
     ),
     Option(
         "minMessagesPerTrigger",
         Side.SOURCE,
-        integer(1, 100_000_000),
+        integer(1, 1_000_000_000),
         None,
         "How many messages a batch waits for, `maxTriggerDelay` at most, and no longer than more of them can come: "
         "`maxInFlightBytes`, or an nsqd's part of `maxInFlight`, may be used up before.",

@@ -10,15 +10,14 @@ work of the connector, of nsqd and of a query that does nothing with its rows; i
 import argparse
 import json
 import sys
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 
 from measure import load, measure  # noqa: E402 (they are found by the line above)
 from model import Costs, Shape, Simulation  # noqa: E402
-
-CORES = 4
+from shapes import tables  # noqa: E402
 
 
 def main() -> None:
@@ -40,22 +39,6 @@ def main() -> None:
 
 
 HEAD = "| hosts | nsqds | maxInFlight | tasks | messages/s | batch s | held s | ceiling | busy |\n" + "|---" * 9 + "|"
-
-
-def tables() -> list[tuple[str, list[Shape]]]:
-    one = Shape(nsqds=1, hosts=1, cores_per_host=CORES, partitions=CORES, in_flight_max=50_000)
-
-    def grown(hosts: int, nsqds: int, in_flight_per_host: int = 400_000, tasks_per_core: float = 1) -> Shape:
-        tasks = max(1, round(hosts * CORES * tasks_per_core))
-        return replace(one, hosts=hosts, nsqds=nsqds, partitions=tasks, in_flight_max=hosts * in_flight_per_host)
-
-    return [
-        ("One host, one nsqd: the window", [replace(one, in_flight_max=n) for n in (12_500, 50_000, 200_000, 400_000)]),
-        ("Hosts and nsqds", [grown(n, n) for n in (1, 3, 10, 30, 100, 300)]),
-        ("Few nsqds for 30 hosts", [grown(30, n) for n in (1, 5, 15, 60, 300)]),
-        ("The window of 100 hosts", [grown(100, 100, n) for n in (20_000, 100_000, 400_000, 1_000_000)]),
-        ("The tasks of 300 hosts", [grown(300, 300, tasks_per_core=part) for part in (0.25, 0.5, 1, 2)]),
-    ]
 
 
 def row(shape: Shape, costs: Costs, seconds: float) -> str:

@@ -9,11 +9,13 @@ from types import ModuleType
 import pytest
 
 from pyspark_nsq.connector.fleet import STATUS_MS_MIN, STATUS_MS_PER_RECEIVER
+from pyspark_nsq.connector.options import parse_source_options
+from pyspark_nsq.connector.placement import LANES_MAX
 
 
-def load() -> ModuleType:
-    path = Path(__file__).parents[2] / "benchmarks/scaling/model.py"
-    spec = importlib.util.spec_from_file_location("scaling_model", path)
+def load(name: str) -> ModuleType:
+    path = Path(__file__).parents[2] / f"benchmarks/scaling/{name}.py"
+    spec = importlib.util.spec_from_file_location(f"scaling_{name}", path)
     assert spec
     assert spec.loader
     module = importlib.util.module_from_spec(spec)
@@ -23,7 +25,7 @@ def load() -> ModuleType:
     return module
 
 
-model = load()
+model = load("model")
 CHEAP = model.Costs(
     nsqd_message=1e-7, receiver_message=1e-7, task_message=1e-7, batch=0.2, task=1e-4, lane=1e-6, status=1e-5
 )
@@ -66,3 +68,14 @@ def test_what_is_published_is_what_is_read() -> None:
 def test_a_run_that_is_too_short_says_so() -> None:
     with pytest.raises(ValueError, match="too short"):
         model.Simulation(SHAPE, CHEAP).run(0.3)
+
+
+def test_a_query_can_have_what_is_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "model", model)
+    for _, shapes in load("shapes").tables():
+        for shape in shapes:
+            texts = {"topic": "t", "channel": "c", "nsqdTcpAddresses": "h:1", "receivers": "executors"}
+            chosen = {"numPartitions": str(shape.partitions), "maxInFlight": str(shape.in_flight_max)}
+            options = parse_source_options(texts | chosen)
+            assert (options.num_partitions, options.in_flight_max) == (shape.partitions, shape.in_flight_max)
+            assert shape.hosts <= LANES_MAX
