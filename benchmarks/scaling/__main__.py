@@ -9,15 +9,17 @@ work of the connector, of nsqd and of a query that does nothing with its rows; i
 
 import argparse
 import json
+import os
 import sys
 from dataclasses import asdict
 from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 
-from measure import load, measure  # noqa: E402 (they are found by the line above)
+# They are found by the line above.
+from measure import EXECUTORS, IN_FLIGHT_MAX, load, measure, rate_on_executors  # noqa: E402
 from model import Costs, Shape, Simulation  # noqa: E402
-from shapes import tables  # noqa: E402
+from shapes import machine, tables  # noqa: E402
 
 
 def main() -> None:
@@ -32,10 +34,23 @@ def main() -> None:
         Path(told.save).write_text(json.dumps(asdict(costs), indent=2) + "\n")
     for name, seconds in asdict(costs).items():
         print(f"{name:17} {seconds * 1e6:12.3f} microseconds")
+    if not told.costs:
+        print(f"\n{held_to_a_run(costs, told.broker, told.seconds)}")
     for title, shapes in tables():
         print(f"\n{title}\n{HEAD}")
         for shape in shapes:
             print(row(shape, costs, told.seconds))
+
+
+def held_to_a_run(costs: Costs, broker: str, seconds: float) -> str:
+    """The model's smallest cluster beside one that is there, whose parts have to share this machine's cores."""
+    model = Simulation(machine(EXECUTORS, IN_FLIGHT_MAX), costs).run(seconds).rate
+    cores = os.cpu_count() or 1
+    at_most = cores / (costs.nsqd_message + costs.receiver_message + costs.task_message)
+    return (
+        f"receivers=executors with {EXECUTORS} executors of a core: {rate_on_executors(broker):,.0f} messages/s; "
+        f"the model, with cores for each part, {model:,.0f}; what these parts cost, on {cores} cores, {at_most:,.0f}"
+    )
 
 
 HEAD = "| hosts | nsqds | maxInFlight | tasks | messages/s | batch s | held s | ceiling | busy |\n" + "|---" * 9 + "|"

@@ -8,6 +8,11 @@ CORES = 4
 _ONE = Shape(nsqds=1, hosts=1, cores_per_host=CORES, partitions=CORES, in_flight_max=50_000)
 
 
+def machine(cores: int, in_flight_max: int) -> Shape:
+    """One host with one nsqd."""
+    return replace(_ONE, cores_per_host=cores, partitions=cores, in_flight_max=in_flight_max)
+
+
 def tables() -> list[tuple[str, list[Shape]]]:
     return [
         (
