@@ -183,13 +183,25 @@ def test_stat_counts_and_compares(nsq_command: Run, cluster: LocalNsq) -> None:
     assert table[1].split()[:3] == ["counted", "c", "1"]
 
 
-def test_stat_on_a_terminal_lives_until_ctrl_c(command: list[str], variables: dict[str, str]) -> None:
+WITHOUT_RICH = """
+import sys
+sys.modules["rich"] = None
+from pyspark_nsq.cli.main import main
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize("has_rich", [True, False], ids=["rich", "plain"])
+def test_stat_on_a_terminal_lives_until_ctrl_c(command: list[str], variables: dict[str, str], has_rich: bool) -> None:
+    nsq = command if has_rich else [sys.executable, "-c", WITHOUT_RICH]
     ours, theirs = pty.openpty()
     try:
-        with subprocess.Popen([*command, "stat"], env=variables, stdin=theirs, stdout=theirs, stderr=theirs) as live:
+        with subprocess.Popen([*nsq, "stat"], env=variables, stdin=theirs, stdout=theirs, stderr=theirs) as live:
             shown = b""
             while b"in flight" not in shown:
+                assert b"nsq: " not in shown, shown
                 shown += os.read(ours, 65536)
+            assert (b"\x1b[" in shown) is has_rich
             live.send_signal(signal.SIGINT)
             assert live.wait(30) == DONE
     finally:
