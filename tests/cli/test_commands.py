@@ -123,6 +123,17 @@ def test_files_and_arguments(nsq_command: Run, tmp_path: Path, how: str) -> None
     assert sorted(str(each["body"]) for each in objects(read.stdout)) == expected
 
 
+def test_a_message_may_be_any_bytes(nsq_command: Run, cluster: LocalNsq) -> None:
+    assert nsq_command("pub", "bytes", "-m", os.fsdecode(b"\xff\x01")).returncode == DONE
+    read = nsq_command("tail", "bytes", "-c", "c", "-n", "1", "-t", "30s", "--json")
+    assert base64.b64decode(str(objects(read.stdout)[0]["body_base64"])) == b"\xff\x01"
+
+
+def test_batches_go_to_the_nsqds_in_turn(nsq_command: Run, cluster: LocalNsq) -> None:
+    assert nsq_command("pub", "spread", "--batch", "2", stdin="1\n2\n3\n4\n").returncode == DONE
+    assert [nsqd.stats("spread").messages for nsqd in cluster.nsqds] == [2, 2]
+
+
 def has_messages(cluster: LocalNsq, count: int) -> bool:
     return cluster.stats("live").messages == count
 
