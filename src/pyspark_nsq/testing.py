@@ -58,7 +58,7 @@ os.execvp(sys.argv[2], sys.argv[2:])
 
 def _own_command(program: str) -> list[str]:
     """Our daemon in this Python, whatever PATH holds."""
-    return [sys.executable, "-P", "-c", f"import sys; from pyspark_nsq.broker.{program} import main; sys.exit(main())"]
+    return [sys.executable, "-P", "-c", f"import sys; from pyspark_nsq.launch import {program}; sys.exit({program}())"]
 
 
 class LocalNsqError(Exception):
