@@ -148,12 +148,13 @@ def test_the_wheel_holds_the_code_and_nothing_else(root: Path, wheel: Path) -> N
     }
 
 
-def test_the_sdist_holds_code_tests_and_licence(root: Path, sdist: Path) -> None:
+def test_the_sdist_holds_code_and_licence_and_no_tests_that_could_not_run(root: Path, sdist: Path) -> None:
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     rooms = {name.removeprefix("pyspark_nsq/") for name in code(root)}
     assert {name if name.startswith(ROOMS) else f"src/pyspark_nsq/{name}" for name in rooms} <= names
-    assert {"LICENSE", "README.md", "pyproject.toml", "src/pyspark_nsq/__init__.py", "tests/test_packaging.py"} <= names
+    assert {"LICENSE", "README.md", "pyproject.toml", "src/pyspark_nsq/__init__.py"} <= names
+    assert not {name for name in names if name.startswith("tests")}
 
 
 def test_sparks_lookup_sees_the_package_and_no_stray_room(installed: Environment) -> None:
