@@ -14,6 +14,7 @@ FORBIDDEN = {
     "connector": {"gevent", "pyspark_nsq.broker"},
     "src/pyspark_nsq/cli": _LIGHT,
     "src/pyspark_nsq/demo": {"gevent", "grpc", "pyspark_nsq.broker"},
+    "src/pyspark_nsq/launch.py": _LIGHT,
     "src/pyspark_nsq/metrics.py": {"gevent", "google", "grpc", "pyspark_nsq.broker"},
     "src/pyspark_nsq/testing.py": _LIGHT,
     "src/pyspark_nsq/pytest_plugin.py": _LIGHT,

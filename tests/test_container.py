@@ -3,10 +3,12 @@
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from socketserver import UnixStreamServer
 
 import pytest
 
-from pyspark_nsq.container import flags_from, flags_of, is_healthy
+from pyspark_nsq.container import flags_from, flags_of, is_healthy, merged
 
 NAMES = {"mem-queue-size": False, "lookupd-tcp-address": True, "e2e-processing-latency-percentile": False}
 
@@ -31,6 +33,23 @@ def test_variables_become_flags(variables: dict[str, str], flags: list[str]) -> 
 def test_a_variable_for_no_flag_is_refused() -> None:
     with pytest.raises(ValueError, match="NSQD_MEMORY stands for --memory"):
         flags_from({"NSQD_MEMORY": "1"}, "nsqd", NAMES)
+
+
+@pytest.mark.parametrize(
+    ("environment", "command_line", "flags"),
+    [
+        (["--mem-queue-size=5"], [], ["--mem-queue-size=5"]),
+        (["--mem-queue-size=5"], ["-mem-queue-size", "6"], ["-mem-queue-size", "6"]),
+        (["--mem-queue-size=5"], ["--max-msg-size=6"], ["--mem-queue-size=5", "--max-msg-size=6"]),
+        (
+            ["--auth-http-address=a:1", "--auth-http-address=b:2"],
+            ["-auth-http-address=c:3"],
+            ["-auth-http-address=c:3"],
+        ),
+    ],
+)
+def test_the_command_line_wins(environment: list[str], command_line: list[str], flags: list[str]) -> None:
+    assert merged(environment, command_line) == flags
 
 
 @pytest.mark.parametrize("program", ["nsqd", "nsqlookupd"])
@@ -76,6 +95,16 @@ def test_health_is_what_ping_says(port: int, healthy: bool) -> None:
     script = "/opt/nsq/bin/nsqlookupd"
     assert is_healthy([*others, ["/opt/nsq/bin/python", script, f"--http-address=0.0.0.0:{port}"]]) is healthy
     assert is_healthy([["nsqd", "-http-address", f"127.0.0.1:{port}"]]) is healthy
+
+
+def test_health_is_asked_for_at_a_unix_socket_too(tmp_path: Path) -> None:
+    path = f"{tmp_path}/http.sock"
+    with UnixStreamServer(path, Answer) as server:
+        thread = threading.Thread(target=server.handle_request)
+        thread.start()
+        assert is_healthy([["python", "/opt/nsq/bin/nsqd", f"--http-address={path}"]])
+        thread.join()
+    assert not is_healthy([["nsqd", "--http-address", f"{tmp_path}/nobody.sock"]])
 
 
 @pytest.mark.parametrize("processes", [[], [["sleep", "10"]], [["python", "nsqd", "--http-address=127.0.0.1:1"]]])

@@ -42,6 +42,7 @@ for room in {rooms!r}:
         loaded.append(module.name)
 print(json.dumps(loaded))
 """
+LAUNCH = "import runpy; runpy.run_path(sys.argv[1], run_name='__main__')"
 HAS_SOURCE = """
 import json, pyspark_nsq
 assert pyspark_nsq.__version__
@@ -147,12 +148,13 @@ def test_the_wheel_holds_the_code_and_nothing_else(root: Path, wheel: Path) -> N
     }
 
 
-def test_the_sdist_holds_code_tests_and_licence(root: Path, sdist: Path) -> None:
+def test_the_sdist_holds_code_and_licence_and_no_tests_that_could_not_run(root: Path, sdist: Path) -> None:
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     rooms = {name.removeprefix("pyspark_nsq/") for name in code(root)}
     assert {name if name.startswith(ROOMS) else f"src/pyspark_nsq/{name}" for name in rooms} <= names
-    assert {"LICENSE", "README.md", "pyproject.toml", "src/pyspark_nsq/__init__.py", "tests/test_packaging.py"} <= names
+    assert {"LICENSE", "README.md", "pyproject.toml", "src/pyspark_nsq/__init__.py"} <= names
+    assert not {name for name in names if name.startswith("tests")}
 
 
 def test_sparks_lookup_sees_the_package_and_no_stray_room(installed: Environment) -> None:
@@ -271,6 +273,18 @@ def test_the_connector_brings_its_receiver(from_wheel: Environment) -> None:
     command = [from_wheel.folder / "bin" / "nsq-receiver", "--help"]
     ran = subprocess.run(command, env=from_wheel.variables, capture_output=True, text=True, check=True)
     assert ran.stdout.startswith("usage: nsq-receiver ")
+
+
+@pytest.mark.parametrize(
+    ("program", "missing", "extra"),
+    [("nsqd", "gevent", "broker"), ("nsqlookupd", "gevent", "broker"), ("nsq-receiver", "grpc", "connector")],
+)
+def test_a_daemon_without_its_extra_names_it(from_wheel: Environment, program: str, missing: str, extra: str) -> None:
+    script = BLOCK.format(names={*SPARK_SIDE, *BROKER_SIDE}) + LAUNCH
+    command = [from_wheel.python, "-c", script, from_wheel.folder / "bin" / program]
+    ran = subprocess.run(command, env=from_wheel.variables, capture_output=True, text=True)
+    told = f'{program}: there is no {missing} here: pip install "pyspark-nsq[{extra}]"\n'
+    assert (ran.returncode, ran.stdout, ran.stderr) == (1, "", told)
 
 
 def test_pytest_is_told_of_the_fixtures(from_wheel: Environment) -> None:

@@ -1,5 +1,6 @@
 """The script that starts every daily task says what it can do and does not pretend."""
 
+import fcntl
 import subprocess
 import sys
 from pathlib import Path
@@ -42,12 +43,15 @@ def test_the_readme_shows_commands_that_exist(root: Path) -> None:
     assert all(f"\n  {name} " in known for name in shown)
 
 
-def bash(place: Path, script: str, **variables: str) -> subprocess.CompletedProcess[str]:
+def bash_command(script: str) -> list[str]:
     """A script with the functions that set things up, as ``run`` has them."""
     tools = Path(__file__).parents[1] / "tools"
-    head = f"set -euo pipefail; source {tools}/machine.sh; source {tools}/setup.sh;"
+    return ["bash", "-c", f"set -euo pipefail; source {tools}/machine.sh; source {tools}/setup.sh; {script}"]
+
+
+def bash(place: Path, script: str, **variables: str) -> subprocess.CompletedProcess[str]:
     environment = {"PATH": "/usr/bin:/bin", "HOME": str(place), **variables}
-    return subprocess.run(["bash", "-c", head + script], cwd=place, env=environment, capture_output=True, text=True)
+    return subprocess.run(bash_command(script), cwd=place, env=environment, capture_output=True, text=True)
 
 
 def make_program(path: Path, script: str) -> Path:
@@ -112,21 +116,53 @@ def test_the_named_python_has_to_be_new_enough(tmp_path: Path) -> None:
     assert bash(tmp_path, "find_python", PYTHON=sys.executable).stdout == f"{sys.executable}\n"
 
 
-def test_what_is_set_up_is_not_set_up_again_until_a_pin_changes(tmp_path: Path) -> None:
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A folder whose .venv has a Python that only notes its arguments."""
     make_program(tmp_path / ".venv" / "bin" / "python", 'echo "$*" >>calls')
     for name in ("pyproject.toml", ".venv/pyvenv.cfg"):
         (tmp_path / name).touch()
+    (tmp_path / "constraints.txt").write_text("pip==25.0\n")
+    return tmp_path
 
-    def set_up(pins: str) -> tuple[str, list[str]]:
-        (tmp_path / "constraints.txt").write_text(pins)
-        (tmp_path / "calls").write_text("")
-        ran = bash(tmp_path, "set_up broker,connector")
-        assert ran.returncode == 0, ran.stderr
-        return ran.stdout + ran.stderr, (tmp_path / "calls").read_text().splitlines()
 
-    told, calls = set_up("pip==25.0\n")
+def set_up(checkout: Path, what: str) -> tuple[str, list[str]]:
+    """What that says, and the arguments of Python that it takes."""
+    (checkout / "calls").write_text("")
+    ran = bash(checkout, f"set_up {what}")
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout + ran.stderr, (checkout / "calls").read_text().splitlines()
+
+
+def test_what_is_set_up_is_not_set_up_again_until_a_pin_changes(checkout: Path) -> None:
+    told, calls = set_up(checkout, "dev")
     assert "Setting up .venv" in told
     assert calls[1].endswith("install pip==25.0")
-    assert calls[2].endswith("-c constraints.txt --build-constraint constraints.txt --group dev -e .[broker,connector]")
-    assert set_up("pip==25.0\n") == ("", [])
-    assert len(set_up("pip==25.1\n")[1]) == 3
+    assert calls[2].endswith("-c constraints.txt --build-constraint constraints.txt --group dev -e .[demo]")
+    assert set_up(checkout, "dev") == ("", [])
+    (checkout / "constraints.txt").write_text("pip==25.1\n")
+    assert len(set_up(checkout, "dev")[1]) == 3
+
+
+def test_the_demo_needs_no_tools_of_developers_and_is_content_with_them(checkout: Path) -> None:
+    assert set_up(checkout, "demo")[1][2].endswith("--build-constraint constraints.txt -e .[demo]")
+    assert set_up(checkout, "demo") == ("", [])
+    # What comes then needs more.
+    assert set_up(checkout, "dev")[1][2].endswith("--group dev -e .[demo]")
+    assert set_up(checkout, "notebook")[1][2].endswith("constraints.txt -e .[notebook]")
+    (checkout / ".venv" / "set-up-demo").unlink()
+    assert set_up(checkout, "demo") == ("", [])
+
+
+def test_who_waited_for_another_set_up_does_not_repeat_it(checkout: Path) -> None:
+    command = bash_command("set_up dev")
+    with (checkout / "constraints.txt").open() as constraints:
+        fcntl.flock(constraints, fcntl.LOCK_EX)
+        with subprocess.Popen(command, cwd=checkout, stderr=subprocess.PIPE, text=True) as waiting:
+            assert waiting.stderr is not None
+            assert "Setting up .venv" in waiting.stderr.readline()
+            assert bash(checkout, "fingerprint >.venv/set-up-dev").returncode == 0
+            fcntl.flock(constraints, fcntl.LOCK_UN)
+            assert waiting.stderr.read() == ""
+    assert waiting.returncode == 0
+    assert not (checkout / "calls").exists()

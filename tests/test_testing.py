@@ -9,11 +9,12 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from time import monotonic, sleep
+from typing import Any
 
 import psutil
 import pytest
 
-from pyspark_nsq.testing import LocalNsq, LocalNsqError, local_nsq
+from pyspark_nsq.testing import LocalNsq, LocalNsqError, _portions, local_nsq
 
 HOLD_AND_TELL = """
 import sys
@@ -63,6 +64,14 @@ def test_more_messages_than_one_command_takes() -> None:
         assert nsq.publish("many", (f"message {number}" for number in range(12_001))) == 12_001
         assert nsq.publish("large#ephemeral", [b"x" * 1_000_000] * 4) == 4
         assert nsq.stats("many").messages == 12_001
+
+
+@pytest.mark.parametrize("bodies", ["text", b"bytes", bytearray(b"bytes"), [1], ["text", None]], ids=repr)
+def test_what_is_no_list_of_messages_is_refused(bodies: Any) -> None:
+    """Text and bytes can be iterated over as well, and would be published character by character."""
+    portions = _portions(bodies)
+    with pytest.raises(TypeError, match=r"publish\(topic, \[|a message is str or bytes, not (int|NoneType)"):
+        next(portions)
 
 
 def test_it_says_what_is_not_finished() -> None:

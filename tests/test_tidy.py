@@ -4,11 +4,13 @@ import ast
 import re
 import tomllib
 from collections.abc import Iterator
+from importlib.metadata import distributions
 from itertools import chain
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 FILE_LINES_MAX = 500
@@ -121,6 +123,15 @@ def test_every_dependency_is_pinned_within_its_range(root: Path) -> None:
     for requirement in map(Requirement, chain.from_iterable(lists)):
         if requirement.name != "pyspark-nsq":
             assert requirement.specifier.contains(pins[requirement.name.lower()]), requirement
+
+
+def test_everything_that_is_installed_is_pinned(root: Path) -> None:
+    """Also what nobody here asks for by name."""
+    pins = (line.split("==") for line in (root / "constraints.txt").read_text().splitlines())
+    pinned = {canonicalize_name(name): version for name, version in pins}
+    installed = {canonicalize_name(each.name): each.version for each in distributions()}
+    del installed["pyspark-nsq"]
+    assert installed.items() - pinned.items() == set()
 
 
 def test_ranges_promise_no_version_that_generated_code_refuses(root: Path) -> None:

@@ -16,20 +16,33 @@ make_venv() {
     "$python" -m venv --clear .venv
 }
 
-# set_up EXTRAS: .venv holds the pinned dependencies, the tools and an editable install of this checkout.
-set_up() {
+# is_set_up WHAT: .venv was made for that, from what the files say now. Who develops has what the demo needs.
+is_set_up() {
     local stamp=.venv/set-up-$1
     [[ -x .venv/bin/python && -f $stamp && $(<"$stamp") == "$(fingerprint)" ]] && return
+    [[ $1 == demo ]] && is_set_up dev
+}
+
+# set_up WHAT: .venv has an editable install of this checkout with the pinned dependencies of an extra; or, as dev, with
+# those of the demo and all tools.
+set_up() {
+    is_set_up "$1" && return
     say "Setting up .venv (minutes the first time, skipped when nothing has changed)"
     exec {lock}<constraints.txt
     flock "$lock"
+    # Who had the lock may have done it, and uses it now.
+    is_set_up "$1" || fill_venv "$1"
+    exec {lock}<&-
+}
+
+fill_venv() {
+    local -a pip=(.venv/bin/python -m pip --disable-pip-version-check --quiet) what=(-e ".[$1]")
+    [[ $1 != dev ]] || what=(--group dev -e ".[demo]")
     .venv/bin/python -m pip --version >/dev/null 2>&1 || make_venv
-    local -a pip=(.venv/bin/python -m pip --disable-pip-version-check --quiet)
     # A pip as old as Debian's knows neither dependency groups nor constraints for what a build needs.
     "${pip[@]}" install "$(grep '^pip==' constraints.txt)"
-    "${pip[@]}" install -c constraints.txt --build-constraint constraints.txt --group dev -e ".[$1]"
-    fingerprint >"$stamp"
-    exec {lock}<&-
+    "${pip[@]}" install -c constraints.txt --build-constraint constraints.txt "${what[@]}"
+    fingerprint >".venv/set-up-$1"
 }
 
 # Pin every dependency anew, at its newest version the ranges in pyproject.toml allow.

@@ -7,6 +7,7 @@ that may be repeated takes several values with commas between them. What the com
 import http.client
 import os
 import re
+import socket
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -17,7 +18,7 @@ _HEALTH_TIMEOUT_S: Final = 5.0
 # What Kubernetes adds to the environment where a service is named nsqd or nsqlookupd.
 _OF_KUBERNETES: Final = re.compile(r"(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT|PORT_[0-9]+_(TCP|UDP)(_.*)?)")
 _EVERYWHERE: Final = ("", "0.0.0.0", "[::]")  # noqa: S104 (where others listen)
-_PORTS: Final = {"nsqd": 4151, "nsqlookupd": 4161}
+_HTTP_ADDRESSES: Final = {"nsqd": ":4151", "nsqlookupd": ":4161"}
 
 
 def flags_from(environment: Mapping[str, str], program: str, names: Mapping[str, bool]) -> list[str]:
@@ -35,6 +36,17 @@ def flags_from(environment: Mapping[str, str], program: str, names: Mapping[str,
             raise ValueError(f"{variable} stands for --{name}, a flag that {program} does not have")
         flags += [f"--{name}={part}" for part in (text.split(",") if names[name] else [text]) if part]
     return flags
+
+
+def merged(flags: Sequence[str], winning: Sequence[str]) -> list[str]:
+    """All of them, but the first only where the second do not name the same flag: one that may be repeated adds up."""
+    won = {_name(word) for word in winning}
+    return [*(flag for flag in flags if _name(flag) not in won), *winning]
+
+
+def _name(word: str) -> str | None:
+    """Of the flag that a word of a command line is, or begins."""
+    return word.lstrip("-").partition("=")[0] if word.startswith("-") else None
 
 
 def flags_of(program: str) -> dict[str, bool]:
@@ -59,14 +71,14 @@ def start(arguments: Sequence[str]) -> NoReturn:
     program, *rest = arguments or ["nsqd"]
     if program.startswith("-"):
         program, rest = "nsqd", list(arguments)
-    if program in _PORTS:
+    if program in _HTTP_ADDRESSES:
         try:
             flags = flags_from(os.environ, program, flags_of(program))
         except ValueError as error:
             sys.exit(f"{program}: {error}")
-        has_data_path = any(re.match(r"--?data-path($|=)", flag) for flag in (*flags, *rest))
-        data = [] if program != "nsqd" or has_data_path else [f"--data-path={DATA_PATH}"]
-        rest = [*data, *flags, *rest]
+        if program == "nsqd":
+            flags = merged([f"--data-path={DATA_PATH}"], flags)
+        rest = merged(flags, rest)
     os.execvp(program, [program, *rest])  # noqa: S606 (there is no shell to be afraid of)
 
 
@@ -75,24 +87,43 @@ def is_healthy(command_lines: Iterable[Sequence[str]]) -> bool:
     for command_line in command_lines:
         # The interpreter, the script, its flags.
         for word, program in ((word, Path(word).name) for word in command_line[:2]):
-            if program in _PORTS:
-                return _answers(*_http_address(command_line[command_line.index(word) + 1 :], _PORTS[program]))
+            if program in _HTTP_ADDRESSES:
+                flags = command_line[command_line.index(word) + 1 :]
+                return _answers(_http_address(flags, _HTTP_ADDRESSES[program]))
     return False
 
 
-def _http_address(flags: Sequence[str], port: int) -> tuple[str, int]:
-    found = "", port
+def _http_address(flags: Sequence[str], address: str) -> str:
     for flag, following in zip(flags, [*flags[1:], ""], strict=True):
-        name, mark, value = flag.lstrip("-").partition("=")
-        if name == "http-address":
-            host, _, number = (value if mark else following).rpartition(":")
-            found = host, int(number)
-    host, port = found
-    return ("127.0.0.1" if host in _EVERYWHERE else host.strip("[]")), port
+        if _name(flag) == "http-address":
+            _, mark, value = flag.partition("=")
+            address = value if mark else following
+    return address
 
 
-def _answers(host: str, port: int) -> bool:
-    connection = http.client.HTTPConnection(host, port, timeout=_HEALTH_TIMEOUT_S)
+class _UnixConnection(http.client.HTTPConnection):
+    """To an address without a port: nsqd takes that for the path of a unix socket."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__("localhost", timeout=_HEALTH_TIMEOUT_S)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
+
+
+def _connection(address: str) -> http.client.HTTPConnection:
+    host, colon, port = address.rpartition(":")
+    if not colon:
+        return _UnixConnection(address)
+    where = "127.0.0.1" if host in _EVERYWHERE else host.strip("[]")
+    return http.client.HTTPConnection(where, int(port), timeout=_HEALTH_TIMEOUT_S)
+
+
+def _answers(address: str) -> bool:
+    connection = _connection(address)
     try:
         connection.request("GET", "/ping")
         # 500 is "NOK". With --tls-required it is 403 for everybody who comes without TLS, and the daemon lives.

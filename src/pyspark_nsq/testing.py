@@ -58,7 +58,7 @@ os.execvp(sys.argv[2], sys.argv[2:])
 
 def _own_command(program: str) -> list[str]:
     """Our daemon in this Python, whatever PATH holds."""
-    return [sys.executable, "-P", "-c", f"import sys; from pyspark_nsq.broker.{program} import main; sys.exit(main())"]
+    return [sys.executable, "-P", "-c", f"import sys; from pyspark_nsq.launch import {program}; sys.exit({program}())"]
 
 
 class LocalNsqError(Exception):
@@ -354,10 +354,12 @@ def _read_stats(nsqds: Iterable[LocalNsqd]) -> Mapping[str, TopicCounts]:
 
 
 def _portions(bodies: Iterable[bytes | str], messages_max: int = _PORTION_MESSAGES_MAX) -> Iterator[list[bytes]]:
+    # Both are iterable, and would become a message for each of their characters.
+    if isinstance(bodies, str | bytes | bytearray | memoryview):
+        raise TypeError(f"one message is a list of one, as in publish(topic, [{bodies!r:.40}])")
     portion: list[bytes] = []
     size = 0
-    for body in bodies:
-        data = body.encode() if isinstance(body, str) else bytes(body)
+    for data in map(_encoded, bodies):
         if portion and (len(portion) >= messages_max or size + len(data) > _PORTION_SIZE_MAX):
             yield portion
             portion, size = [], 0
@@ -365,6 +367,14 @@ def _portions(bodies: Iterable[bytes | str], messages_max: int = _PORTION_MESSAG
         size += len(data)
     if portion:
         yield portion
+
+
+def _encoded(body: bytes | str) -> bytes:
+    if isinstance(body, str):
+        return body.encode()
+    if isinstance(body, bytes | bytearray | memoryview):
+        return bytes(body)
+    raise TypeError(f"a message is str or bytes, not {type(body).__name__}: {body!r:.40}")
 
 
 def _excerpt(lines: list[str]) -> str:

@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -15,10 +16,14 @@ from typing import Any
 
 import pytest
 
+from pyspark_nsq.proto.frames import RESPONSE, encode_frame
 from pyspark_nsq.testing import LocalNsq
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 DONE, FAILED, WRONG_USE, TIMED_OUT = range(4)
+INTERRUPTED = 130
+# What nsqd answers to IDENTIFY, as far as it is needed.
+FACTS = {"max_rdy_count": 2500, "msg_timeout": 60_000, "max_msg_timeout": 900_000}
 
 
 def wait_until(look: Callable[[], bool], what: str) -> None:
@@ -123,6 +128,17 @@ def test_files_and_arguments(nsq_command: Run, tmp_path: Path, how: str) -> None
     assert sorted(str(each["body"]) for each in objects(read.stdout)) == expected
 
 
+def test_a_message_may_be_any_bytes(nsq_command: Run, cluster: LocalNsq) -> None:
+    assert nsq_command("pub", "bytes", "-m", os.fsdecode(b"\xff\x01")).returncode == DONE
+    read = nsq_command("tail", "bytes", "-c", "c", "-n", "1", "-t", "30s", "--json")
+    assert base64.b64decode(str(objects(read.stdout)[0]["body_base64"])) == b"\xff\x01"
+
+
+def test_batches_go_to_the_nsqds_in_turn(nsq_command: Run, cluster: LocalNsq) -> None:
+    assert nsq_command("pub", "spread", "--batch", "2", stdin="1\n2\n3\n4\n").returncode == DONE
+    assert [nsqd.stats("spread").messages for nsqd in cluster.nsqds] == [2, 2]
+
+
 def has_messages(cluster: LocalNsq, count: int) -> bool:
     return cluster.stats("live").messages == count
 
@@ -183,13 +199,25 @@ def test_stat_counts_and_compares(nsq_command: Run, cluster: LocalNsq) -> None:
     assert table[1].split()[:3] == ["counted", "c", "1"]
 
 
-def test_stat_on_a_terminal_lives_until_ctrl_c(command: list[str], variables: dict[str, str]) -> None:
+WITHOUT_RICH = """
+import sys
+sys.modules["rich"] = None
+from pyspark_nsq.cli.main import main
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize("has_rich", [True, False], ids=["rich", "plain"])
+def test_stat_on_a_terminal_lives_until_ctrl_c(command: list[str], variables: dict[str, str], has_rich: bool) -> None:
+    nsq = command if has_rich else [sys.executable, "-c", WITHOUT_RICH]
     ours, theirs = pty.openpty()
     try:
-        with subprocess.Popen([*command, "stat"], env=variables, stdin=theirs, stdout=theirs, stderr=theirs) as live:
+        with subprocess.Popen([*nsq, "stat"], env=variables, stdin=theirs, stdout=theirs, stderr=theirs) as live:
             shown = b""
             while b"in flight" not in shown:
+                assert b"nsq: " not in shown, shown
                 shown += os.read(ours, 65536)
+            assert (b"\x1b[" in shown) is has_rich
             live.send_signal(signal.SIGINT)
             assert live.wait(30) == DONE
     finally:
@@ -221,6 +249,35 @@ def test_the_shell_is_told(nsq_command: Run, arguments: tuple[str, ...], code: i
     assert ran.returncode == code
     assert text in ran.stderr.splitlines()[-1]
     assert "Traceback" not in ran.stderr
+
+
+def test_ctrl_c_ends_a_question_that_nobody_answers(command: list[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as lookupd:
+        arguments = ["topics", "-l", f"127.0.0.1:{lookupd.getsockname()[1]}"]
+        with subprocess.Popen([*command, *arguments], stderr=subprocess.PIPE, text=True) as asking:
+            lookupd.accept()
+            asking.send_signal(signal.SIGINT)
+            assert asking.wait(60) == INTERRUPTED
+            assert asking.stderr is not None
+            assert asking.stderr.read() == ""
+
+
+def test_a_second_ctrl_c_does_not_wait_for_nsqd(command: list[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as nsqd:
+        arguments = ["tail", "quiet", "-d", f"127.0.0.1:{nsqd.getsockname()[1]}"]
+        with subprocess.Popen([*command, *arguments], stderr=subprocess.PIPE, text=True) as reader:
+            peer, _ = nsqd.accept()
+            with peer, peer.makefile("rb") as received:
+                assert received.readline() == b"  V2IDENTIFY\n"
+                received.read(int.from_bytes(received.read(4), "big"))
+                peer.sendall(encode_frame(RESPONSE, json.dumps(FACTS).encode()))
+                assert next(line for line in received if line.startswith(b"RDY"))
+                reader.send_signal(signal.SIGINT)
+                assert next(line for line in received if line == b"CLS\n")
+                reader.send_signal(signal.SIGINT)
+                assert reader.wait(60) == INTERRUPTED
+            assert reader.stderr is not None
+            assert reader.stderr.read() == ""
 
 
 def test_a_secret_is_not_shown(nsq_command: Run) -> None:

@@ -3,18 +3,20 @@
 import os
 import time
 from argparse import ArgumentTypeError, Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspark_nsq.cli import arguments, pub
+from pyspark_nsq.cli import arguments, cluster, pub
 from pyspark_nsq.cli.cluster import NOTHING, ChannelCounts, Cluster, TopicCounts, parse_stats
-from pyspark_nsq.cli.stat import Sample, rows
+from pyspark_nsq.cli.stat import Sample, _samples, rows
 from pyspark_nsq.cli.tables import plain_table
+from pyspark_nsq.connector import discovery
 from pyspark_nsq.connector.errors import DiscoveryError
-from pyspark_nsq.connector.options import SinkOptions, parse_sink_options
+from pyspark_nsq.connector.http_json import Question
+from pyspark_nsq.connector.options import SinkOptions, parse_sink_options, parse_source_options
 from pyspark_nsq.connector.settings import Address, HttpAddress
 
 PLACE = HttpAddress(Address("host", 4151))
@@ -171,6 +173,38 @@ def test_rates_come_from_two_samples() -> None:
     assert [row.topic for row in rows(after, before, ["u"])] == ["u"]
     restarted = Sample(14.0, Cluster({PLACE: {"t": topic(1, 0, ChannelCounts(1, 1))}}, ()))
     assert rows(restarted, after, [])[0].in_rate == 0
+
+
+def test_an_nsqd_that_misses_a_sample_makes_no_rate() -> None:
+    other = HttpAddress(Address("other", 4151))
+    held = {PLACE: {"t": topic(0, 0, ChannelCounts(1_000_000))}, other: {"t": topic(0, 0, ChannelCounts(40))}}
+    more = {"t": topic(0, 0, ChannelCounts(60))}
+    whole, partial = Sample(10.0, Cluster(held, ())), Sample(12.0, Cluster({other: more}, ()))
+    whole_again = Sample(14.0, Cluster({PLACE: held[PLACE], other: more}, ()))
+    assert rows(partial, whole, [])[0].in_rate == 10
+    assert rows(whole_again, partial, [])[0].in_rate == 0
+    restarted = Sample(12.0, Cluster({PLACE: {"t": topic(0, 0, ChannelCounts(5))}, other: more}, ()))
+    assert rows(restarted, whole, [])[0].in_rate == 10
+
+
+def test_once_seen_the_cluster_may_be_silent_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a lookupd said last still counts, and a live table goes on where it does not answer."""
+    node = {"broadcast_address": "host", "tcp_port": 4150, "http_port": 4151, "topics": []}
+    gone = DiscoveryError(PLACE, "gone")
+    lookupd: list[object] = [{"producers": [node]}, gone, gone]
+    nsqd: list[object] = [stats(), stats(), gone]
+
+    def fetch(questions: Iterable[Question], *_: object) -> dict[Question, object]:
+        return {question: (lookupd if question[1] == "/nodes" else nsqd).pop(0) for question in questions}
+
+    monkeypatch.setattr(discovery, "fetch_all", fetch)
+    monkeypatch.setattr(cluster, "fetch_all", fetch)
+    options = parse_source_options({"lookupdHttpAddresses": "lookupd:4161", "topic": "t", "channel": "c"}).discovery
+    samples = [sample.cluster for sample in _samples(options, 0.001, 3)]
+    assert [(len(each.nsqds), len(each.failures)) for each in samples] == [(1, 0), (1, 1), (0, 2)]
+    lookupd.append(gone)
+    with pytest.raises(DiscoveryError, match="gone"):
+        next(_samples(options, 0.001, 1))
 
 
 def test_columns_are_as_wide_as_they_need_to_be() -> None:

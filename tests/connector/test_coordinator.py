@@ -306,8 +306,9 @@ def test_a_termination_in_the_middle_of_a_stop_leaves_it_alone() -> None:
 
 
 # A reader's process as Spark starts it, with a coordinator that only says what is asked of it.
+# The signal may come while "start" is being written, where print would refuse to write in between.
 READER = f"""
-import signal
+import os, signal
 from pyspark_nsq.connector import coordinator
 from pyspark_nsq.connector.options import parse_source_options
 from pyspark_nsq.connector.schema import DEFAULT_SCHEMA
@@ -315,8 +316,8 @@ from pyspark_nsq.connector.stream_reader import NsqStreamReader
 
 class Telling:
     def __init__(self, *_): pass
-    def start(self): print("start", flush=True)
-    def stop(self): print("stop", flush=True)
+    def start(self): os.write(1, b"start\\n")
+    def stop(self): os.write(1, b"stop\\n")
 
 coordinator.Coordinator = Telling
 NsqStreamReader(parse_source_options({OPTIONS!r}), DEFAULT_SCHEMA)._started()

@@ -136,8 +136,8 @@ def test_the_composed_cluster_works(podman: Any, image: str, cluster: dict[str, 
     wait_until(lambda: all(is_healthy(podman, name) for name in containers), "all answer")
     services = yaml.safe_load((root / "compose.yaml").read_text())["services"]
     assert sorted(services) == sorted([*DAEMONS, "jupyter"])
-    # What the tests build themselves.
-    assert services["nsqlookupd"]["build"] == "."
+    # What the tests build themselves, and no service pulls.
+    assert [services[name]["build"] for name in DAEMONS] == ["."] * len(DAEMONS)
     assert services["jupyter"]["build"] == {"context": ".", "target": "notebooks"}
     place = services["jupyter"]["environment"]["NSQ_LOOKUPD_HTTP_ADDRESSES"]
     network = f"{podman.network}_default"

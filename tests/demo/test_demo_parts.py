@@ -3,11 +3,14 @@
 import io
 import json
 import random
+import signal
+import sys
 
 import pytest
 from rich.console import Console
 
 from pyspark_nsq.cli.cluster import ChannelCounts, TopicCounts
+from pyspark_nsq.demo import __main__ as demo
 from pyspark_nsq.demo import view
 from pyspark_nsq.demo.books import Books
 from pyspark_nsq.demo.shop import ACTIONS, COUNTRIES, Shop, checksum
@@ -61,6 +64,24 @@ def test_the_books_notice(numbers: list[int], said: str) -> None:
     if numbers:
         books.enter(result(0, "DE", numbers))
     assert said in str(books.verdict(4))
+
+
+def test_a_demo_without_events_shows_nothing() -> None:
+    assert Books().verdict(0) == "Nothing was published, so nothing was counted."
+
+
+@pytest.mark.parametrize(
+    ("verdict", "code", "said"),
+    [(None, 0, "Every published event was counted exactly once.\n"), ("1 missing", 1, "1 missing\n")],
+)
+def test_the_shell_is_told_the_verdict(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], verdict: str | None, code: int, said: str
+) -> None:
+    monkeypatch.setattr(demo, "_run", lambda *_: verdict)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setattr(sys, "argv", ["demo"])
+    assert demo.main() == code
+    assert capsys.readouterr().out == said
 
 
 def test_a_window_without_orders_has_no_revenue() -> None:

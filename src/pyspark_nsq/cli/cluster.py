@@ -79,9 +79,8 @@ class Cluster:
         return dict(sorted(sums.items()))
 
 
-def read_cluster(options: DiscoveryOptions) -> Cluster:
+def read_cluster(options: DiscoveryOptions, directory: Directory) -> Cluster:
     """Ask lookupds for nsqds, and all of those for what they hold."""
-    directory = Directory(options)
     found: Iterable[Nsqd] = directory.nodes()
     addresses = {nsqd.http for nsqd in found if nsqd.http} | set(options.nsqd_https)
     cluster = read_nsqds(addresses, options.request_timeout_s, options.security)

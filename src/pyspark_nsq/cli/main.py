@@ -25,12 +25,19 @@ exit codes:
   {FAILED}    something failed: the last line on standard error says what
   {WRONG_USE}    wrong use of the command
   {TIMED_OUT}    the --timeout came before the --count
-  {INTERRUPTED}  interrupted while publishing
+  {INTERRUPTED}  interrupted; tail and stat are done at the first Ctrl-C
 """
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The console script."""
+    try:
+        return _run(arguments)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     # Only here, so that a sub-command pays for what it uses and no more.
     from pyspark_nsq.connector.errors import NsqError, OptionError
 

@@ -1,6 +1,7 @@
 """``nsq pub``: publish what comes on standard input, or what files hold."""
 
 import argparse
+import itertools
 import json
 import os
 import sys
@@ -91,13 +92,14 @@ def publish_all(options: SinkOptions, pieces: Iterable[list[bytes]], arguments: 
     if arguments.rate:
         portion = min(portion, max(1, int(arguments.rate / _BATCHES_A_SECOND)))
     due = time.monotonic()
+    turns = itertools.count()
     for piece in pieces:
         for batch in _batches(piece, portion):
             if arguments.rate:
                 time.sleep(max(0.0, due - time.monotonic()))
                 # After a pause in the input it goes on at this rate, not faster.
                 due = max(due, time.monotonic() - 1 / _BATCHES_A_SECOND) + len(batch) / arguments.rate
-            publish(options, batch, arguments.defer, done.messages)
+            publish(options, batch, arguments.defer, next(turns))
             done.messages += len(batch)
             done.size += sum(map(len, batch))
 
@@ -134,7 +136,7 @@ def _batches(bodies: Sequence[bytes], count_max: int) -> Iterator[list[bytes]]:
 def _pieces(arguments: argparse.Namespace) -> Iterator[list[bytes]]:
     """The messages, as many at once as are there."""
     if arguments.message:
-        yield [text.encode() for text in arguments.message if text]
+        yield [os.fsencode(text) for text in arguments.message if text]
         return
     for name in arguments.files or ["-"]:
         if arguments.whole:

@@ -213,6 +213,7 @@ class Reader:
             log.warning("%s; it is tried again", error)
             self._retry_s[place] = time.monotonic() + self._options.retry.delay_s_max
             return [error if isinstance(error, ConnectError) else ConnectError(address, str(error))]
+        self._retry_s.pop(place, None)
         self._has_connected = True
         return []
 

@@ -4,14 +4,15 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark_nsq.cli import settings
 from pyspark_nsq.cli.arguments import duration_s, positive
-from pyspark_nsq.cli.cluster import Cluster, TopicCounts, read_cluster
+from pyspark_nsq.cli.cluster import Cluster, TopicCounts, Topics, read_cluster
 from pyspark_nsq.cli.tables import number, plain_table
+from pyspark_nsq.connector.discovery import Directory
 from pyspark_nsq.connector.errors import DiscoveryError
 from pyspark_nsq.connector.options import DiscoveryOptions
 
@@ -41,6 +42,10 @@ HEADINGS: Final = (
     "timed out",
     "clients",
 )
+# A channel of a topic, or the topic itself.
+_Place = tuple[str, str | None]
+# How many messages come and are finished a second.
+_Rates = tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -112,11 +117,15 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _samples(options: DiscoveryOptions, every_s: float, count: int | None) -> Iterator[Sample]:
+    """``DiscoveryError`` where there is nothing to see at first; what is silent later may come back."""
+    directory = Directory(options)
+    has_seen = False
     due = time.monotonic()
     while count is None or count > 0:
-        cluster = read_cluster(options)
-        if not cluster.nsqds and cluster.failures:
+        cluster = read_cluster(options, directory)
+        if not has_seen and not cluster.nsqds and cluster.failures:
             raise cluster.failures[0]
+        has_seen = True
         yield Sample(time.monotonic(), cluster)
         count = None if count is None else count - 1
         due += every_s
@@ -125,26 +134,21 @@ def _samples(options: DiscoveryOptions, every_s: float, count: int | None) -> It
 
 
 def rows(sample: Sample, before: Sample | None, only: list[str]) -> list[Row]:
-    earlier = before.cluster.topics if before else {}
-    seconds = sample.at_s - before.at_s if before else 0.0
+    rates = _rates(sample, before) if before else {}
     found = []
     for topic, counts in sample.cluster.topics.items():
         if not only or topic in only:
-            found += _topic_rows(topic, counts, earlier.get(topic), seconds)
+            found += _topic_rows(topic, counts, rates)
     return found
 
 
-def _topic_rows(topic: str, now: TopicCounts, before: TopicCounts | None, seconds: float) -> list[Row]:
-    if not now.channels:
-        came = None if before is None else _rate(now.messages - before.messages, seconds)
-        return [Row(topic, None, now.depth, 0, 0, came, None, now.messages, 0, 0, 0, now.paused)]
+def _topic_rows(topic: str, counts: TopicCounts, rates: Mapping[_Place, _Rates]) -> list[Row]:
+    if not counts.channels:
+        came, _ = rates.get((topic, None), (None, None))
+        return [Row(topic, None, counts.depth, 0, 0, came, None, counts.messages, 0, 0, 0, counts.paused)]
     found = []
-    for name, channel in now.channels.items():
-        earlier = before.channels.get(name) if before else None
-        came = done = None
-        if earlier is not None:
-            came = _rate(channel.messages - earlier.messages, seconds)
-            done = _rate((channel.messages - channel.unfinished) - (earlier.messages - earlier.unfinished), seconds)
+    for name, channel in counts.channels.items():
+        came, done = rates.get((topic, name), (None, None))
         found.append(
             Row(
                 topic,
@@ -158,15 +162,41 @@ def _topic_rows(topic: str, now: TopicCounts, before: TopicCounts | None, second
                 channel.requeued,
                 channel.timed_out,
                 channel.clients,
-                channel.paused or now.paused,
+                channel.paused or counts.paused,
             )
         )
     return found
 
 
-def _rate(difference: int, seconds: float) -> float | None:
-    # An nsqd that restarted counts from 0 again.
-    return max(0, difference) / seconds if seconds > 0 else None
+def _rates(now: Sample, before: Sample) -> Mapping[_Place, _Rates]:
+    """What came and was finished a second, at the nsqds that have told both times.
+
+    One that was silent in between would bring all that it ever had at once.
+    """
+    seconds = max(now.at_s - before.at_s, 0.001)
+    rates: dict[_Place, _Rates] = {}
+    for nsqd, topics in now.cluster.nsqds.items():
+        earlier = _progress(before.cluster.nsqds.get(nsqd, {}))
+        for place, (came, done) in _progress(topics).items():
+            if place in earlier:
+                came_before, done_before = earlier[place]
+                sums = rates.get(place, (0.0, 0.0))
+                # An nsqd that restarted counts from 0 again.
+                rates[place] = (
+                    sums[0] + max(0, came - came_before) / seconds,
+                    sums[1] + max(0, done - done_before) / seconds,
+                )
+    return rates
+
+
+def _progress(topics: Topics) -> Mapping[_Place, tuple[int, int]]:
+    """How many messages have ever come and been finished, at one nsqd."""
+    progress: dict[_Place, tuple[int, int]] = {}
+    for topic, counts in topics.items():
+        progress[topic, None] = (counts.messages, 0)
+        for name, channel in counts.channels.items():
+            progress[topic, name] = (channel.messages, channel.messages - channel.unfinished)
+    return progress
 
 
 def _paired(samples: Iterator[Sample]) -> Iterator[tuple[Sample, Sample | None]]:
@@ -198,7 +228,8 @@ def _show_live(samples: Iterator[Sample], only: list[str]) -> None:
     try:
         from rich.live import Live
     except ModuleNotFoundError:
-        raise OSError('the live table needs rich: pip install "pyspark-nsq[cli]", or use --once or --json') from None
+        _print_tables(samples, only)
+        return
     with Live(screen=True, auto_refresh=False) as live:
         for sample, before in _paired(samples):
             live.update(_rich_table(sample, before, only), refresh=True)

@@ -8,6 +8,7 @@ from typing import Any, Final
 from pyspark_nsq.cli import settings
 from pyspark_nsq.cli.cluster import Cluster, TopicCounts, read_cluster
 from pyspark_nsq.cli.tables import number, plain_table
+from pyspark_nsq.connector.discovery import Directory
 
 _DESCRIPTION: Final = """\
 List the topics, one a line, for scripts; --long tells what they hold.
@@ -43,7 +44,8 @@ def add_to(commands: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from pyspark_nsq.cli.main import DONE, FAILED
 
-    cluster = read_cluster(settings.discovery_options(arguments))
+    options = settings.discovery_options(arguments)
+    cluster = read_cluster(options, Directory(options))
     if not cluster.nsqds and cluster.failures:
         raise cluster.failures[0]
     topics = {name: counts for name, counts in cluster.topics.items() if name in (arguments.topics or cluster.topics)}

@@ -66,4 +66,4 @@ class Books:
             return f"{published} events were published, {total.events} counted: {abs(published - total.events)} {what}"
         if total.number_sum != checksum(published):
             return f"{published} events were published and counted, but not the same ones: their numbers add up wrong"
-        return None
+        return None if published else "Nothing was published, so nothing was counted."
