@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import gevent
 from gevent import get_hub, socket
 from gevent.event import Event
+from gevent.threadpool import ThreadPool
 
 from pyspark_nsq.broker import flags, signals
 from pyspark_nsq.broker.auth import AuthError, AuthQuestion, AuthState, endpoint, parse_answer
@@ -93,6 +94,8 @@ class Nsqd:
             self._timer.set,
             files_max - 2 * open_logs_max - min(_FILES_KEPT_FREE, files_max // 4),
         )
+        # Not one of the hub's: they may all wait for a DNS server, and the loop cannot wait for them.
+        self._sync_thread = ThreadPool(1)
         self._syncing: Any = None
         self._lookup: LookupPeers | None = None
         self._http_client: HttpClient | None = None
@@ -207,7 +210,7 @@ class Nsqd:
         self.turn.request()
 
     def _start_sync(self, job: SyncJob) -> None:
-        self._syncing = get_hub().threadpool.spawn(job.run)
+        self._syncing = self._sync_thread.spawn(job.run)
         self._syncing.rawlink(lambda _: self._synced(job))
 
     def _synced(self, job: SyncJob) -> None:

@@ -10,7 +10,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import psutil
@@ -25,13 +25,13 @@ NSQD = Path(sys.executable).parent / "nsqd"
 
 
 class Daemon:
-    def __init__(self, folder: Path, *flags: str) -> None:
+    def __init__(self, folder: Path, *flags: str, program: Sequence[str | Path] = (NSQD,)) -> None:
         self.log = folder / "log"
         data = folder / "data"
         data.mkdir(exist_ok=True)
         addresses = ["--tcp-address=127.0.0.1:0", "--http-address=127.0.0.1:0", f"--data-path={data}"]
         with self.log.open("w") as log:
-            self.process = subprocess.Popen([NSQD, *addresses, *flags], stderr=log)
+            self.process = subprocess.Popen([*program, *addresses, *flags], stderr=log)
         self.tcp = self.address("TCP")
         self.http = self.address("HTTP")
 
@@ -73,8 +73,8 @@ class Daemon:
 def start(tmp_path: Path) -> Iterator[Callable[..., Daemon]]:
     daemons: list[Daemon] = []
 
-    def start(*flags: str) -> Daemon:
-        daemons.append(Daemon(tmp_path, *flags))
+    def start(*flags: str, program: Sequence[str | Path] = (NSQD,)) -> Daemon:
+        daemons.append(Daemon(tmp_path, *flags, program=program))
         return daemons[-1]
 
     yield start
@@ -302,3 +302,22 @@ def test_a_client_that_publishes_and_reads_no_reply_is_not_read_for_ever(start: 
     with pytest.raises(TimeoutError):
         send_in_portions(lazy, pub("t", b"x") * 10_000, 300)
     assert daemon.ask("/ping") == (200, b"OK")
+
+
+# nsqd while a DNS server does not answer: every thread that looks names up waits.
+NSQD_WITHOUT_DNS = """
+import sys, threading
+from gevent import get_hub
+from pyspark_nsq.broker.nsqd import main
+never = threading.Event()
+for _ in range(get_hub().threadpool.maxsize):
+    get_hub().threadpool.spawn(never.wait)
+sys.exit(main())
+"""
+
+
+def test_fsync_does_not_wait_for_threads_that_look_names_up(start: Callable[..., Daemon]):
+    daemon = start("--sync-every=1", program=(sys.executable, "-c", NSQD_WITHOUT_DNS))
+    for _ in range(3):
+        assert daemon.ask("/pub?topic=t", "POST", b"x") == (200, b"OK")
+    assert daemon.stop() == 0
