@@ -118,6 +118,7 @@ class Session:
         self._handshake_deadline = NEVER
         self._patience = MAGIC_TIMEOUT_NS
         self._read_deadline = now + MAGIC_TIMEOUT_NS
+        self._is_heard = True
         self._heartbeat_at = NEVER
 
     # Input
@@ -242,7 +243,7 @@ class Session:
             self.output.say(frames.encode_frame(frames.ERROR, message.encode("utf-8", "surrogateescape")))
             self._log.error("[%s] - %s", self.remote_address, message)
 
-    def settle(self) -> bool:
+    def settle(self, now: int) -> bool:
         """Whether the outcome of all publishes is known: only then the output may leave."""
         if not self.output.unsettled:
             return True
@@ -250,7 +251,10 @@ class Session:
         if failure is not None:
             word = failure[0].decode()
             self._fail(f"E_{word}_FAILED", f"{word} failed {os_error_text(failure[1])}")
-        return not self.output.unsettled
+        if self.output.unsettled:
+            return False
+        self._be_patient(now)
+        return True
 
     @property
     def has_output(self) -> bool:
@@ -272,13 +276,33 @@ class Session:
     @property
     def deadline(self) -> int:
         """When ``on_time`` is due next."""
-        return min(self._heartbeat_at, self._read_deadline, self._handshake_deadline)
+        if self.finished:
+            return NEVER
+        silent_until = NEVER if self._is_waited_for else self._read_deadline
+        return min(self._heartbeat_at, silent_until, self._handshake_deadline)
+
+    @property
+    def _is_waited_for(self) -> bool:
+        """Whether the peer may be silent because of us: an answer is missing, or nobody hears what it says."""
+        return bool(self.output.unsettled) or self.auth.question is not None or not self._is_heard
+
+    def _be_patient(self, now: int) -> None:
+        """From now on the peer has its time to say something."""
+        self._read_deadline = now + self._patience
+
+    def stop_hearing(self) -> None:
+        """Its owner reads nothing for the time being."""
+        self._is_heard = False
+
+    def hear_again(self, now: int) -> None:
+        self._is_heard = True
+        self._be_patient(now)
 
     def on_time(self, now: int) -> None:
         self._now = now
         if now >= self._handshake_deadline:
             self._fail_wire("i/o timeout")
-        elif self.auth.question is None and now >= self._read_deadline:
+        elif now >= self._read_deadline and not self._is_waited_for:
             self.end_of_input(now)
         elif now >= self._heartbeat_at:
             self._heartbeat_at = now + self.identity.heartbeat_interval
@@ -288,7 +312,7 @@ class Session:
         interval = self.identity.heartbeat_interval
         self._heartbeat_at = self._now + interval if interval else NEVER
         self._patience = 2 * interval if interval else _PATIENCE_FOR_EVER
-        self._read_deadline = self._now + self._patience
+        self._be_patient(self._now)
         self.deadline_moved = True
 
     def disconnected(self, now: int) -> None:
