@@ -12,7 +12,7 @@ from gevent.event import Event
 from gevent.threadpool import ThreadPool
 
 from pyspark_nsq.broker import flags, signals
-from pyspark_nsq.broker.auth import AuthError, AuthQuestion, AuthState, endpoint, parse_answer
+from pyspark_nsq.broker.auth import AuthError, AuthQuestion, AuthState, endpoint, parse_answer, shown
 from pyspark_nsq.broker.channel import Channel, Consumer
 from pyspark_nsq.broker.clock import Clock
 from pyspark_nsq.broker.connections import Connections
@@ -310,7 +310,13 @@ class Nsqd:
                     body = self._client().get(f"{url}?{question.query_string()}")
                 return parse_answer(body, self.now())
             except (HttpClientError, AuthError) as error:
-                self.log.warning("failed to auth against %s - %s", address, error)
+                self.log.warning("failed to auth against %s - %s", shown(address), error)
+            except Exception as error:  # a fault of ours: the client waits for an answer all the same
+                from traceback import format_tb
+
+                # Where, and not what it says: that may repeat the secret.
+                where = "".join(format_tb(error.__traceback__))
+                self.log.error("failed to auth against %s - panic: %s %s", shown(address), type(error).__name__, where)
         return None
 
     # statsd

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
+from pyspark_nsq.broker.auth import is_askable, shown
 from pyspark_nsq.broker.durations import HOUR, MILLISECOND, MINUTE, SECOND
 from pyspark_nsq.broker.flag_kinds import (
     BOOL,
@@ -303,6 +304,11 @@ class NsqdOptions:
     def _security_problem(self) -> str | None:
         if self.auth_http_request_method not in ("get", "post"):
             return f"--auth-http-request-method must be get or post, not {quoted(self.auth_http_request_method)}"
+        for address in self.auth_http_addresses:
+            if not is_askable(address):
+                return (
+                    f"--auth-http-address must be <addr>:<port> or a http or https URL: {shown(address)!r} is neither"
+                )
         if self.http_require_auth and not self.auth_http_addresses:
             return "--http-require-auth needs --auth-http-address: who else could know the secrets"
         if bool(self.tls_cert) != bool(self.tls_key):
