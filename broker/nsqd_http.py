@@ -207,11 +207,9 @@ class NsqdApi:
         self._change(self._topic(name).empty)
 
     def delete_topic(self, request: Request) -> None:
-        name = self._topic(request.required("topic")).name
-        channels: list[Channel] = []
-        self._change(lambda now: channels.extend(self._daemon.engine.delete_topic(name, now)))
-        for channel in channels:
-            self._daemon.close_consumers(channel)
+        topic = self._topic(request.required("topic"))
+        channels = list(topic.channels.values())
+        self._delete(lambda now: self._daemon.engine.delete_topic(topic.name, now), channels)
 
     def pause_topic(self, request: Request) -> None:
         self._change(self._topic(request.required("topic")).pause)
@@ -226,8 +224,7 @@ class NsqdApi:
     def delete_channel(self, request: Request) -> None:
         topic, name = self._topic_and_channel_name(request)
         channel = self._channel(topic, name)
-        self._change(lambda now: topic.delete_channel(name, now))
-        self._daemon.close_consumers(channel)
+        self._delete(lambda now: topic.delete_channel(name, now), [channel])
 
     def empty_channel(self, request: Request) -> None:
         self._change(self._channel(*self._topic_and_channel_name(request)).empty)
@@ -237,6 +234,15 @@ class NsqdApi:
 
     def unpause_channel(self, request: Request) -> None:
         self._change(self._channel(*self._topic_and_channel_name(request)).unpause)
+
+    def _delete(self, delete: Callable[[int], object], channels: list[Channel]) -> None:
+        """Consumers must not stay on what is gone, also where nsqd.dat could not be written."""
+        try:
+            self._change(delete)
+        finally:
+            for channel in channels:
+                if channel.deleted:
+                    self._daemon.close_consumers(channel)
 
     def _change(self, change: Callable[[int], object]) -> None:
         try:

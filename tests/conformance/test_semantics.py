@@ -356,6 +356,21 @@ def test_failing_disk_is_told_to_publishers_and_ping_until_it_works_again(
 
 
 # case 71
+@pytest.mark.parametrize("target", ["/topic/delete?topic=topic", "/channel/delete?topic=topic&channel=channel"])
+def test_consumers_of_what_is_deleted_are_closed_also_while_the_disk_fails(
+    connect: Connect, start_nsqd: StartNsqd, data_path: Path, target: str
+) -> None:
+    daemon = start_nsqd()
+    conn = connect(daemon)
+    conn.publish("topic", b"body")
+    conn.subscribe("topic", "channel", ready=1)
+    conn.message()
+    data_path.rename(data_path.with_name("moved"))
+    daemon.http("POST", target)
+    conn.closed()
+
+
+# case 71
 @pytest.mark.only("ours", "Go's runtime does not survive the signal that comes with a full file")
 def test_full_disk_is_told_to_publishers_and_nothing_acknowledged_is_lost(
     connect: Connect, start_nsqd: StartNsqd
