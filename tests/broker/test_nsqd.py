@@ -321,3 +321,46 @@ def test_fsync_does_not_wait_for_threads_that_look_names_up(start: Callable[...,
     for _ in range(3):
         assert daemon.ask("/pub?topic=t", "POST", b"x") == (200, b"OK")
     assert daemon.stop() == 0
+
+
+# nsqd up to its first answer; what it imports later, so that the first clients need not wait, must not come into this.
+NSQD_THAT_TELLS_ITS_MODULES = """
+import sys
+from gevent import socket
+from pyspark_nsq.broker import flags, nsqd
+nsqd._WARM_UP_AFTER_S = 3600.0
+daemon = nsqd.Nsqd(flags.load(nsqd.NsqdOptions, "nsqd", sys.argv[1:], nsqd.DEPRECATED_FLAGS))
+daemon.start()
+client = socket.create_connection(("127.0.0.1", daemon.http_port))
+client.sendall(b"GET /ping HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n")
+assert client.recv(4096).startswith(b"HTTP/1.1 200 OK")
+print(*sys.modules, sep="\\n")
+daemon.stop()
+"""
+TAKE_LONG_TO_IMPORT = {
+    "numpy",
+    "cramjam",
+    "ssl",
+    "http.client",
+    "asyncio",
+    "pyarrow",
+    "pyspark",
+    "grpc",
+    "google",
+    "rich",
+}
+
+
+def test_a_start_imports_nothing_that_takes_long(start: Callable[..., Daemon], tmp_path: Path):
+    with_messages = start()
+    assert with_messages.ask("/pub?topic=t", "POST", b"x")[0] == 200
+    assert with_messages.ask("/channel/create?topic=t&channel=c", "POST")[0] == 200
+    with_messages.stop()
+    for folder in (tmp_path / "empty", tmp_path / "data"):
+        folder.mkdir(exist_ok=True)
+        flags = ["--tcp-address=127.0.0.1:0", "--http-address=127.0.0.1:0", f"--data-path={folder}"]
+        program = [sys.executable, "-c", NSQD_THAT_TELLS_ITS_MODULES, *flags]
+        told = subprocess.run(program, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
+        modules = set(told.stdout.split())
+        assert "pyspark_nsq.broker.nsqd" in modules
+        assert not modules & TAKE_LONG_TO_IMPORT
