@@ -6,13 +6,14 @@ Bytes and times in, values out: the question itself travels through ``http_clien
 import re
 from dataclasses import dataclass, field
 from typing import Final
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
 from pyspark_nsq.broker import json_go
 
 PUBLISH: Final = "publish"
 SUBSCRIBE: Final = "subscribe"
 _NS_PER_SECOND: Final = 1_000_000_000
+_SOUND_URL: Final = re.compile("[!-~]+")
 # Beyond this a time to live means "for ever"; the bound keeps the sum of two times within 64 bits.
 _TTL_SECONDS_MAX: Final = 10 * 365 * 86_400
 
@@ -48,6 +49,27 @@ class AuthQuestion:
 def endpoint(address: str) -> str:
     """The URL behind an ``--auth-http-address``, which is host:port or a whole URL."""
     return address if "://" in address else f"http://{address}/auth"
+
+
+def is_askable(address: str) -> bool:
+    """Whether a request can be made of an ``--auth-http-address``."""
+    url = endpoint(address)
+    try:
+        parts = urlsplit(url)
+        has_port = parts.port != 0
+    except ValueError:
+        return False
+    return (
+        parts.scheme in ("http", "https")
+        and bool(parts.hostname)
+        and has_port
+        and _SOUND_URL.fullmatch(url) is not None
+    )
+
+
+def shown(address: str) -> str:
+    """An ``--auth-http-address`` for logs: without a password, and without a query, which may hold a secret too."""
+    return address.rpartition("@")[2].partition("?")[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +141,40 @@ def _authorization(rule: _Rule) -> Authorization:
 
 def _pattern(what: str, text: str) -> re.Pattern[str]:
     try:
-        return re.compile(text)
-    except re.error as error:
-        raise AuthError(f"unable to compile {what} {text!r}: {error}") from error
+        return re.compile(_PIECE.sub(_as_python, text))
+    except (re.error, OverflowError, RecursionError, KeyError) as error:
+        raise AuthError(f"unable to compile {what} {text[:200]!r}: {type(error).__name__} {error}") from None
+
+
+# What Go writes in another way than Python: an escape, or a set in brackets, in which classes have names.
+_PIECE: Final = re.compile(r"\\.|\[\^?\]?(?:\[:\^?\w+:\]|\\.|[^\]\\])*\]?", re.DOTALL)
+_PIECE_OF_SET: Final = re.compile(r"\\.|\[:(\^?\w+):\]|\[", re.DOTALL)
+_CLASSES: Final = {
+    "alnum": "0-9A-Za-z",
+    "alpha": "A-Za-z",
+    "ascii": r"\x00-\x7f",
+    "blank": r"\t ",
+    "cntrl": r"\x00-\x1f\x7f",
+    "digit": "0-9",
+    "graph": "!-~",
+    "lower": "a-z",
+    "print": " -~",
+    "punct": r"!-/:-@\[-`{-~",
+    "space": r"\t-\r ",
+    "upper": "A-Z",
+    "word": "0-9A-Za-z_",
+    "xdigit": "0-9A-Fa-f",
+}
+
+
+def _as_python(piece: re.Match[str]) -> str:
+    text = piece[0]
+    if text[0] == "[":
+        return "[" + _PIECE_OF_SET.sub(_in_set, text[1:])
+    return r"\Z" if text == r"\z" else text
+
+
+def _in_set(piece: re.Match[str]) -> str:
+    if piece[1]:
+        return _CLASSES[piece[1]]
+    return r"\[" if piece[0] == "[" else piece[0]

@@ -131,7 +131,11 @@ class Connection:
         session = self.session
         if self._watch_read is None:
             return  # closed meanwhile
-        session.answer(auth_state, self._connections.clock())
+        try:
+            session.answer(auth_state, self._connections.clock())
+        except Exception:  # as above
+            self._break()
+            return
         if session.auth.question is not None:
             self._ask(session.auth.question)
         elif not session.finished:
@@ -142,6 +146,7 @@ class Connection:
         if not self._reading and self._watch_read is not None:
             self._reading = True
             self._watch_read.start(self._readable)
+            self.session.hear_again(self._connections.clock())
 
     def _read_on(self) -> None:
         """Unless there is still a reason not to."""
@@ -152,6 +157,7 @@ class Connection:
         if self._reading:
             self._reading = False
             self._watch_read.stop()
+            self.session.stop_hearing()
 
     # Output
 
@@ -169,7 +175,7 @@ class Connection:
 
     def _flush(self, now: int) -> None:
         session = self.session
-        if not session.settle():
+        if not session.settle(now):
             self._connections.turn.hold(self)
             if len(session.output.unsettled) >= _UNSETTLED_MAX:
                 self._stop_reading()

@@ -5,8 +5,9 @@
     ...
     server.stop()                        # idle connections end at once, running handlers get a moment
 
-``HttpServer(..., name="HTTPS", tls=context)`` speaks TLS; the context comes from ``gevent.ssl``. ``gate`` is asked
-first for every request and may answer in place of the route.
+``HttpServer(..., name="HTTPS", tls=context)`` speaks TLS; the context has to be one of ``gevent.ssl``, as any other
+would make everybody wait for each client. ``gate`` is asked first for every request and may answer in place of the
+route.
 
 What a client can cost is bounded: the head in bytes, the body by its route, both in time, and an answer that nobody
 reads. Errors before a route is known are answered in plain text and close the connection, as Go's server does.
@@ -98,9 +99,9 @@ class HttpServer:
 
     def _serve(self, connection: socket.socket, peer: str) -> None:
         if self._tls is not None:
-            connection.settimeout(_HANDSHAKE_TIMEOUT_S)
             try:
-                connection = self._tls.wrap_socket(connection, server_side=True)
+                with _at_most(_HANDSHAKE_TIMEOUT_S):
+                    connection = self._tls.wrap_socket(connection, server_side=True)
             except OSError as error:
                 self.log.warning("%s: TLS handshake error from %s: %s", self._name, peer, error)
                 return
@@ -167,8 +168,8 @@ class _Connection:
 
     def _receive(self, deadline: float, bytes_max: int) -> bool:
         """Feed the parser once; False at the end of the stream."""
-        self._socket.settimeout(max(0.001, deadline - time.monotonic()))
-        data = self._socket.recv(bytes_max)
+        with _at_most(deadline - time.monotonic()):
+            data = self._socket.recv(bytes_max)
         self._parser.feed(data)
         return bool(data)
 
@@ -232,8 +233,8 @@ class _Connection:
         self._drain()
 
     def _send(self, data: bytes) -> None:
-        self._socket.settimeout(_WRITE_TIMEOUT_S)
-        self._socket.sendall(data)
+        with _at_most(_WRITE_TIMEOUT_S):
+            self._socket.sendall(data)
 
     def _drain(self) -> None:
         """Read what the client still sends, so that it gets to read our answer."""
@@ -242,8 +243,13 @@ class _Connection:
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_WR)
             while drained < _DRAIN_BYTES_MAX and time.monotonic() < deadline:
-                self._socket.settimeout(max(0.001, deadline - time.monotonic()))
-                data = self._socket.recv(_BODY_RECV_BYTES)
+                with _at_most(deadline - time.monotonic()):
+                    data = self._socket.recv(_BODY_RECV_BYTES)
                 if not data:
                     return
                 drained += len(data)
+
+
+def _at_most(seconds: float) -> gevent.Timeout:
+    """For the whole of an operation: the time-out of a socket with TLS begins anew with every piece that comes."""
+    return gevent.Timeout(max(0.001, seconds), TimeoutError("timed out"))

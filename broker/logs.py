@@ -10,12 +10,17 @@ escaped, so that what a peer sends cannot forge a second line.
 """
 
 import os
+import select
 import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from enum import IntEnum
 from typing import NoReturn
+
+_STDERR = 2
+# What a pipe that says it has room takes for certain.
+_ROOM_BYTES = select.PIPE_BUF
 
 
 class Level(IntEnum):
@@ -46,10 +51,27 @@ def parse_level(word: str) -> Level:
     return level
 
 
-def write_stderr(line: str) -> None:
-    """One system call per line; a stderr that is gone or full must not stop the broker."""
-    with suppress(OSError):
-        os.write(2, line.encode("utf-8", "backslashreplace"))
+class Stderr:
+    """Where lines go. One that is gone or full must not stop the broker: what cannot be written is dropped.
+
+    It is asked for room before each write, not made non-blocking: other processes may share it.
+    """
+
+    def __init__(self) -> None:
+        self._dropped = 0
+
+    def write(self, line: str) -> None:
+        """One system call for a line of usual length."""
+        if self._dropped:
+            line = f"{line[:-1]} (before it {self._dropped} lines were dropped: nobody read them)\n"
+        data = line.encode("utf-8", "backslashreplace")
+        with suppress(OSError):
+            while data and select.select((), (_STDERR,), (), 0)[1]:
+                data = data[os.write(_STDERR, data[:_ROOM_BYTES]) :]
+        self._dropped = self._dropped + 1 if data else 0
+
+
+write_stderr = Stderr().write
 
 
 class Logger:

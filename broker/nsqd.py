@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 import gevent
 from gevent import get_hub, socket
 from gevent.event import Event
+from gevent.threadpool import ThreadPool
 
 from pyspark_nsq.broker import flags, signals
-from pyspark_nsq.broker.auth import AuthError, AuthQuestion, AuthState, endpoint, parse_answer
+from pyspark_nsq.broker.auth import AuthError, AuthQuestion, AuthState, endpoint, parse_answer, shown
 from pyspark_nsq.broker.channel import Channel, Consumer
 from pyspark_nsq.broker.clock import Clock
 from pyspark_nsq.broker.connections import Connections
@@ -93,6 +94,8 @@ class Nsqd:
             self._timer.set,
             files_max - 2 * open_logs_max - min(_FILES_KEPT_FREE, files_max // 4),
         )
+        # Not one of the hub's: they may all wait for a DNS server, and the loop cannot wait for them.
+        self._sync_thread = ThreadPool(1)
         self._syncing: Any = None
         self._lookup: LookupPeers | None = None
         self._http_client: HttpClient | None = None
@@ -207,7 +210,7 @@ class Nsqd:
         self.turn.request()
 
     def _start_sync(self, job: SyncJob) -> None:
-        self._syncing = get_hub().threadpool.spawn(job.run)
+        self._syncing = self._sync_thread.spawn(job.run)
         self._syncing.rawlink(lambda _: self._synced(job))
 
     def _synced(self, job: SyncJob) -> None:
@@ -307,7 +310,13 @@ class Nsqd:
                     body = self._client().get(f"{url}?{question.query_string()}")
                 return parse_answer(body, self.now())
             except (HttpClientError, AuthError) as error:
-                self.log.warning("failed to auth against %s - %s", address, error)
+                self.log.warning("failed to auth against %s - %s", shown(address), error)
+            except Exception as error:  # a fault of ours: the client waits for an answer all the same
+                from traceback import format_tb
+
+                # Where, and not what it says: that may repeat the secret.
+                where = "".join(format_tb(error.__traceback__))
+                self.log.error("failed to auth against %s - panic: %s %s", shown(address), type(error).__name__, where)
         return None
 
     # statsd

@@ -21,7 +21,7 @@ from pyspark_nsq.broker.topic import Bodies, Ticket, Topic
 from pyspark_nsq.broker.version import NSQ_VERSION
 from pyspark_nsq.proto.commands import sized
 from pyspark_nsq.proto.names import is_valid_name
-from pyspark_nsq.proto.parser import CommandParser, Limits, Publish
+from pyspark_nsq.proto.parser import Command, CommandParser, Limits, Publish
 
 _BOOLS: Final = {"true": True, "1": True, "false": False, "0": False}
 _LOOKUPD_OPTION: Final = "nsqlookupd_tcp_addresses"
@@ -179,13 +179,19 @@ class NsqdApi:
         return bodies
 
     def _binary_bodies(self, body: bytes) -> Bodies:
-        """The body of an MPUB command; errors go by that command's codes."""
-        parser = CommandParser(self._daemon.limits)
-        command = next(iter(parser.feed(b"MPUB http\n" + sized(body))), None) or parser.eof()
+        """The body of an MPUB command; errors go by that command's codes. What follows its messages is ignored, as by
+        Go's: curl's users end files with a line feed."""
+        command = self._mpub_command(body)
+        if not isinstance(command, Publish):
+            command = self._mpub_command(body[: _end_of_messages(body)])
         if not isinstance(command, Publish):
             code = getattr(command, "code", "E_BAD_BODY")
             raise HttpError(413, code.removeprefix("E_"))
         return command.bodies
+
+    def _mpub_command(self, body: bytes) -> Command | None:
+        parser = CommandParser(self._daemon.limits)
+        return next(iter(parser.feed(b"MPUB http\n" + sized(body))), None) or parser.eof()
 
     def _publish(self, topic: Topic, bodies: Bodies, defer_ns: int) -> str:
         ticket = topic.publish(bodies, self._daemon.now(), defer_ns)
@@ -207,11 +213,9 @@ class NsqdApi:
         self._change(self._topic(name).empty)
 
     def delete_topic(self, request: Request) -> None:
-        name = self._topic(request.required("topic")).name
-        channels: list[Channel] = []
-        self._change(lambda now: channels.extend(self._daemon.engine.delete_topic(name, now)))
-        for channel in channels:
-            self._daemon.close_consumers(channel)
+        topic = self._topic(request.required("topic"))
+        channels = list(topic.channels.values())
+        self._delete(lambda now: self._daemon.engine.delete_topic(topic.name, now), channels)
 
     def pause_topic(self, request: Request) -> None:
         self._change(self._topic(request.required("topic")).pause)
@@ -226,8 +230,7 @@ class NsqdApi:
     def delete_channel(self, request: Request) -> None:
         topic, name = self._topic_and_channel_name(request)
         channel = self._channel(topic, name)
-        self._change(lambda now: topic.delete_channel(name, now))
-        self._daemon.close_consumers(channel)
+        self._delete(lambda now: topic.delete_channel(name, now), [channel])
 
     def empty_channel(self, request: Request) -> None:
         self._change(self._channel(*self._topic_and_channel_name(request)).empty)
@@ -237,6 +240,15 @@ class NsqdApi:
 
     def unpause_channel(self, request: Request) -> None:
         self._change(self._channel(*self._topic_and_channel_name(request)).unpause)
+
+    def _delete(self, delete: Callable[[int], object], channels: list[Channel]) -> None:
+        """Consumers must not stay on what is gone, also where nsqd.dat could not be written."""
+        try:
+            self._change(delete)
+        finally:
+            for channel in channels:
+                if channel.deleted:
+                    self._daemon.close_consumers(channel)
 
     def _change(self, change: Callable[[int], object]) -> None:
         try:
@@ -307,3 +319,11 @@ class NsqdApi:
 
     def free_memory(self, _: Request) -> None:
         debug.free_memory()
+
+
+def _end_of_messages(body: bytes) -> int:
+    """Where the last message of an MPUB's body ends, or what is wrong with it begins."""
+    count, end = int.from_bytes(body[:4], "big"), 4
+    while count and (size := int.from_bytes(body[end : end + 4], "big", signed=True)) > 0:
+        count, end = count - 1, end + 4 + size
+    return end if not count else len(body)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
+from pyspark_nsq.broker.auth import is_askable, shown
 from pyspark_nsq.broker.durations import HOUR, MILLISECOND, MINUTE, SECOND
 from pyspark_nsq.broker.flag_kinds import (
     BOOL,
@@ -165,7 +166,12 @@ class NsqdOptions:
     max_bytes_per_file: int = flag(
         "max-bytes-per-file", INT, 100 * 1024 * 1024, "number of bytes per diskqueue file before rolling"
     )
-    sync_every: int = flag("sync-every", INT, 2500, "number of messages per diskqueue fsync")
+    sync_every: int = flag(
+        "sync-every",
+        INT,
+        2500,
+        "number of appends to topics' logs per fsync (one takes all that comes for a topic at once)",
+    )
     sync_timeout_ns: int = flag("sync-timeout", DURATION, 2 * SECOND, "duration of time per diskqueue fsync")
     queue_scan_worker_pool_max: int = flag(
         "queue-scan-worker-pool-max",
@@ -303,6 +309,11 @@ class NsqdOptions:
     def _security_problem(self) -> str | None:
         if self.auth_http_request_method not in ("get", "post"):
             return f"--auth-http-request-method must be get or post, not {quoted(self.auth_http_request_method)}"
+        for address in self.auth_http_addresses:
+            if not is_askable(address):
+                return (
+                    f"--auth-http-address must be <addr>:<port> or a http or https URL: {shown(address)!r} is neither"
+                )
         if self.http_require_auth and not self.auth_http_addresses:
             return "--http-require-auth needs --auth-http-address: who else could know the secrets"
         if bool(self.tls_cert) != bool(self.tls_key):

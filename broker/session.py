@@ -4,8 +4,8 @@ The way of a command. ``receive`` decodes bytes, the parser makes them commands,
 collect in ``output``, in order, the OK of a publish before it is written. Whoever owns the session therefore commits
 the engine between ``receive`` and ``settle``, and ``take_output`` only gives what is settled.
 
-States are those of nsqd: 0 before SUB, 3 after it, 4 after CLS. ``_LEGAL_STATES`` says what is allowed where; a
-command is checked for its state before its parameters, also when the parser has already found those wrong.
+``client_states`` says what is allowed when; a command is checked for its state before its parameters, also when the
+parser has already found those wrong.
 
 While a question to an auth server is open (``auth.question``) nothing is executed; ``answer`` goes on where it stopped.
 """
@@ -16,6 +16,14 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from pyspark_nsq.broker.auth import AuthState
 from pyspark_nsq.broker.channel import Channel, Consumer
 from pyspark_nsq.broker.client_auth import ClientAuth, FatalError, QuestionOpenError
+from pyspark_nsq.broker.client_states import (
+    STATE_CLOSING,
+    STATE_INIT,
+    STATE_SUBSCRIBED,
+    check_state,
+    tls_required,
+    word_of,
+)
 from pyspark_nsq.broker.engine import Engine
 from pyspark_nsq.broker.identify import IdentifyError, Identity, identify
 from pyspark_nsq.broker.json_go import dumps
@@ -36,10 +44,6 @@ if TYPE_CHECKING:
 
     from pyspark_nsq.broker.wire import Wire
 
-STATE_INIT: Final = 0
-STATE_SUBSCRIBED: Final = 3
-STATE_CLOSING: Final = 4
-
 _NS_PER_MS: Final = 1_000_000
 # A connection that never says which protocol it speaks is not kept for ever.
 MAGIC_TIMEOUT_NS: Final = 60_000 * _NS_PER_MS
@@ -48,17 +52,6 @@ _PATIENCE_FOR_EVER: Final = 2**62
 
 _HEARTBEAT_FRAME: Final = frames.encode_frame(frames.RESPONSE, frames.HEARTBEAT)
 _BAD_PROTOCOL_FRAME: Final = frames.encode_frame(frames.ERROR, b"E_BAD_PROTOCOL")
-
-_LEGAL_STATES: Final = {
-    b"IDENTIFY": (STATE_INIT,),
-    b"AUTH": (STATE_INIT,),
-    b"SUB": (STATE_INIT,),
-    b"RDY": (STATE_SUBSCRIBED, STATE_CLOSING),
-    b"FIN": (STATE_SUBSCRIBED, STATE_CLOSING),
-    b"REQ": (STATE_SUBSCRIBED, STATE_CLOSING),
-    b"TOUCH": (STATE_SUBSCRIBED, STATE_CLOSING),
-    b"CLS": (STATE_SUBSCRIBED,),
-}
 
 
 class Host(Protocol):
@@ -118,6 +111,7 @@ class Session:
         self._handshake_deadline = NEVER
         self._patience = MAGIC_TIMEOUT_NS
         self._read_deadline = now + MAGIC_TIMEOUT_NS
+        self._is_heard = True
         self._heartbeat_at = NEVER
 
     # Input
@@ -210,15 +204,15 @@ class Session:
     def _log_commands(self, commands: list[parser.Command]) -> None:
         """Their words: what follows may be secret, and is long."""
         for command in commands:
-            word = _word(command).decode("utf-8", "backslashreplace")
+            word = word_of(command).decode("utf-8", "backslashreplace")
             self._log.debug("PROTOCOL(V2): [%s] %s", self.remote_address, word)
 
     def _check_pending(self, pending: parser.Pending) -> None:
         """Refuse what cannot be allowed without waiting for its body."""
         try:
             if self._tls_missing and pending.word != b"IDENTIFY":
-                raise _tls_required(pending.word)
-            _check_state(pending.word, self.state)
+                raise tls_required(pending.word)
+            check_state(pending.word, self.state)
             if pending.word == b"MPUB" and self.auth.enabled:
                 self.auth.demand("MPUB")
         except FatalError as error:
@@ -226,9 +220,9 @@ class Session:
 
     def _demand_tls(self, command: parser.Command) -> None:
         silent = isinstance(command, parser.Malformed) and not command.code
-        word = _word(command)
+        word = word_of(command)
         if word != b"IDENTIFY" and not silent:
-            raise _tls_required(word)
+            raise tls_required(word)
 
     # Output
 
@@ -242,7 +236,7 @@ class Session:
             self.output.say(frames.encode_frame(frames.ERROR, message.encode("utf-8", "surrogateescape")))
             self._log.error("[%s] - %s", self.remote_address, message)
 
-    def settle(self) -> bool:
+    def settle(self, now: int) -> bool:
         """Whether the outcome of all publishes is known: only then the output may leave."""
         if not self.output.unsettled:
             return True
@@ -250,7 +244,10 @@ class Session:
         if failure is not None:
             word = failure[0].decode()
             self._fail(f"E_{word}_FAILED", f"{word} failed {os_error_text(failure[1])}")
-        return not self.output.unsettled
+        if self.output.unsettled:
+            return False
+        self._be_patient(now)
+        return True
 
     @property
     def has_output(self) -> bool:
@@ -272,13 +269,33 @@ class Session:
     @property
     def deadline(self) -> int:
         """When ``on_time`` is due next."""
-        return min(self._heartbeat_at, self._read_deadline, self._handshake_deadline)
+        if self.finished:
+            return NEVER
+        silent_until = NEVER if self._is_waited_for else self._read_deadline
+        return min(self._heartbeat_at, silent_until, self._handshake_deadline)
+
+    @property
+    def _is_waited_for(self) -> bool:
+        """Whether the peer may be silent because of us: an answer is missing, or nobody hears what it says."""
+        return bool(self.output.unsettled) or self.auth.question is not None or not self._is_heard
+
+    def _be_patient(self, now: int) -> None:
+        """From now on the peer has its time to say something."""
+        self._read_deadline = now + self._patience
+
+    def stop_hearing(self) -> None:
+        """Its owner reads nothing for the time being."""
+        self._is_heard = False
+
+    def hear_again(self, now: int) -> None:
+        self._is_heard = True
+        self._be_patient(now)
 
     def on_time(self, now: int) -> None:
         self._now = now
         if now >= self._handshake_deadline:
             self._fail_wire("i/o timeout")
-        elif self.auth.question is None and now >= self._read_deadline:
+        elif now >= self._read_deadline and not self._is_waited_for:
             self.end_of_input(now)
         elif now >= self._heartbeat_at:
             self._heartbeat_at = now + self.identity.heartbeat_interval
@@ -288,7 +305,7 @@ class Session:
         interval = self.identity.heartbeat_interval
         self._heartbeat_at = self._now + interval if interval else NEVER
         self._patience = 2 * interval if interval else _PATIENCE_FOR_EVER
-        self._read_deadline = self._now + self._patience
+        self._be_patient(self._now)
         self.deadline_moved = True
 
     def disconnected(self, now: int) -> None:
@@ -327,7 +344,7 @@ class Session:
     # Commands
 
     def _do_identify(self, command: parser.Identify) -> None:
-        _check_state(b"IDENTIFY", self.state)
+        check_state(b"IDENTIFY", self.state)
         tls_available = self._host.tls_context is not None
         try:
             granted, reply = identify(
@@ -347,7 +364,7 @@ class Session:
             self._start_upgrade()
 
     def _do_auth(self, command: parser.Auth) -> None:
-        _check_state(b"AUTH", self.state)
+        check_state(b"AUTH", self.state)
         state = self.auth.authenticate(command.secret, self._common_name())
         reply = {
             "identity": state.identity,
@@ -374,7 +391,7 @@ class Session:
         self.pub_counts[name] = self.pub_counts.get(name, 0) + len(bodies)
 
     def _do_subscribe(self, command: parser.Subscribe) -> None:
-        _check_state(b"SUB", self.state)
+        check_state(b"SUB", self.state)
         if not self.identity.heartbeat_interval:
             raise FatalError("E_INVALID", "cannot SUB with heartbeats disabled")
         if self.auth.enabled:
@@ -435,7 +452,7 @@ class Session:
             self._host.wake(self.channel, consumer)
 
     def _do_close(self, _command: parser.Close) -> None:
-        _check_state(b"CLS", self.state)
+        check_state(b"CLS", self.state)
         _channel, consumer = self._subscription(b"CLS")
         consumer.ready_count = 0
         self.state = STATE_CLOSING
@@ -445,7 +462,7 @@ class Session:
         """It has renewed the read deadline, as every command does."""
 
     def _do_malformed(self, command: parser.Malformed) -> None:
-        _check_state(command.word, self.state)
+        check_state(command.word, self.state)
         if command.word == b"RDY" and self.state == STATE_CLOSING:
             return
         if command.word == b"SUB" and not self.identity.heartbeat_interval:
@@ -454,32 +471,6 @@ class Session:
             self.auth.demand("MPUB")
         raise FatalError(command.code, command.text)
 
-
-def _check_state(word: bytes, state: int) -> None:
-    if word in _LEGAL_STATES and state not in _LEGAL_STATES[word]:
-        raise FatalError("E_INVALID", f"cannot {word.decode()} in current state")
-
-
-def _tls_required(word: bytes) -> FatalError:
-    text = word.decode("utf-8", "surrogateescape")
-    return FatalError("E_INVALID", f"cannot {text} in current state (TLS required)")
-
-
-def _word(command: parser.Command) -> bytes:
-    return command.word if isinstance(command, parser.Publish | parser.Malformed) else _WORDS[type(command)]
-
-
-_WORDS: Final[dict[type, bytes]] = {
-    parser.Identify: b"IDENTIFY",
-    parser.Auth: b"AUTH",
-    parser.Subscribe: b"SUB",
-    parser.Ready: b"RDY",
-    parser.Finish: b"FIN",
-    parser.Requeue: b"REQ",
-    parser.Touch: b"TOUCH",
-    parser.Close: b"CLS",
-    parser.Nop: b"NOP",
-}
 
 _HANDLERS: Final[dict[type, Callable[[Session, Any], None]]] = {
     parser.Identify: Session._do_identify,

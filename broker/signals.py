@@ -4,10 +4,9 @@ ignored, and HUP ends it at once, as the system has it."""
 import os
 import signal
 from collections.abc import Callable
+from contextlib import suppress
 
 import gevent
-
-from pyspark_nsq.broker.logs import write_stderr
 
 
 def install(stop: Callable[[], object]) -> None:
@@ -21,5 +20,6 @@ def install(stop: Callable[[], object]) -> None:
 def _dump_and_die() -> None:
     from pyspark_nsq.broker.debug import stacks
 
-    write_stderr("SIGQUIT: quit\n\n" + stacks())
+    with suppress(OSError):
+        os.write(2, f"SIGQUIT: quit\n\n{stacks()}".encode("utf-8", "backslashreplace"))  # nobody is kept waiting now
     os._exit(2)

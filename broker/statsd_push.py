@@ -1,9 +1,9 @@
 """Sends reports to a statsd over UDP, spread over the interval."""
 
 from collections.abc import Callable, Iterable
+from time import monotonic
 
-import gevent
-from gevent import socket
+from gevent import sleep, socket
 
 from pyspark_nsq.broker.listener import split_host_port
 from pyspark_nsq.broker.logs import Logger
@@ -17,8 +17,10 @@ def push_for_ever(
     address: str, interval_seconds: float, packet_size_max: int, report: Callable[[], Iterable[str]], log: Logger
 ) -> None:
     """The body of a greenlet."""
+    due = monotonic()
     while True:
-        gevent.sleep(interval_seconds)
+        due = max(due + interval_seconds, monotonic())
+        sleep(due - monotonic())
         try:
             _push(address, list(packets(report(), packet_size_max)), max(0.0, interval_seconds - _REST_SECONDS))
         except (OSError, ValueError) as error:
@@ -37,4 +39,4 @@ def _push(address: str, datagrams: list[bytes], spread_seconds: float) -> None:
         sender.connect(where)
         for datagram in datagrams:
             sender.send(datagram)
-            gevent.sleep(spread_seconds / len(datagrams))
+            sleep(spread_seconds / len(datagrams))

@@ -6,6 +6,8 @@ import ssl
 from dataclasses import dataclass
 from typing import Final
 
+from gevent.ssl import SSLContext as GeventContext
+
 from pyspark_nsq.proto.errors import WireError
 
 POLICY_REQUIRE: Final = "require"
@@ -23,7 +25,8 @@ class TlsError(WireError):
 
 def server_context(cert: str, key: str, root_ca: str, policy: str, min_version: int) -> ssl.SSLContext:
     """The context for clients of both TCP and HTTPS. Policies besides the two known ones ask for no certificate."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    # HTTPS wraps sockets with it, and only gevent's let others go on while they wait.
+    context: ssl.SSLContext = GeventContext(ssl.PROTOCOL_TLS_SERVER)
     if min_version < ssl.TLSVersion.TLSv1_2:
         # OpenSSL's default security level has no cipher left for what these versions can do.
         context.set_ciphers("DEFAULT:@SECLEVEL=0")

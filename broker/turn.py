@@ -160,9 +160,8 @@ class Turn:
         while able and (depth := channel.depth) > 0:
             share = -(-depth // len(able))
             first = self._rotation % len(able)
-            if not sum(self._deliver(channel, one, now, share) for one in able[first:] + able[:first]):
-                return
-            able = _able(able)
+            # Who took nothing now cannot: it does not read.
+            able = _able([one for one in able[first:] + able[:first] if self._deliver(channel, one, now, share)])
 
     def _deliver(self, channel: Channel, consumer: Consumer, now: int, limit: int) -> int:
         room = min(consumer.ready_count - consumer.in_flight_count, limit)

@@ -156,6 +156,13 @@ FAULTS = [
         ("semantics", "times_out_and_comes_again"),
     ),
     Fault(
+        "--msg-timeout ignored",
+        "broker/session.py",
+        "msg_timeout=host.options.msg_timeout_ns,",
+        "msg_timeout=60_000_000_000,",
+        ("semantics", "time_out_of_the_broker"),
+    ),
+    Fault(
         "sample_rate ignored",
         "broker/session.py",
         "consumer.sample_rate = self.identity.sample_rate",
@@ -184,14 +191,28 @@ FAULTS = [
         ("publish", "every_message_of_an_mpub"),
     ),
     Fault(
-        "pause ignored",
+        "pause of a topic ignored",
+        "broker/topic.py",
+        "return self.started and not self.paused and bool(self.channels)",
+        "return self.started and bool(self.channels)",
+        ("control", "paused_topic"),
+    ),
+    Fault(
+        "pause of a channel ignored",
         "broker/channel.py",
         "if self.paused or self.deleted:",
         "if self.deleted:",
         ("control", "paused_channel"),
     ),
     Fault(
-        "pause not persisted",
+        "pause of a channel not persisted",
+        "broker/metadata.py",
+        '{"name": channel, "paused": paused}',
+        '{"name": channel, "paused": False}',
+        ("control", "pause_survives"),
+    ),
+    Fault(
+        "pause of a topic not persisted",
         "broker/metadata.py",
         '"paused": topic.paused,',
         '"paused": False,',
@@ -217,6 +238,20 @@ FAULTS = [
         "consumer.in_flight.retime(run, index, count, deadline)",
         "pass",
         ("semantics", "touch_extends"),
+    ),
+    Fault(
+        "HTTPS clients block everybody",
+        "broker/tls.py",
+        "GeventContext(ssl.PROTOCOL_TLS_SERVER)",
+        "ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)",
+        ("tls_compression", "https_clients_that_say_nothing"),
+    ),
+    Fault(
+        "statsd told too seldom",
+        "broker/statsd_push.py",
+        "due = max(due + interval_seconds, monotonic())",
+        "due = monotonic() + interval_seconds",
+        ("process", "statsd_is_told"),
     ),
 ]
 

@@ -10,7 +10,6 @@ import argparse
 import re
 import sys
 import time
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -45,11 +44,6 @@ def publish(daemon: Nsqd, count: int) -> None:
         bench_writer(daemon, TOPIC, 200, 5.0 if count - have > 10_000_000 else 0.5)
 
 
-def await_ping(daemon: Nsqd) -> None:
-    with urllib.request.urlopen(f"http://{daemon.http}/ping", timeout=60) as answer:
-        assert answer.read() == b"OK"
-
-
 def consume(daemon: Nsqd, seconds: float) -> int:
     """Read with Go's bench_reader; how many messages are left."""
     before = _depth(daemon)
@@ -78,7 +72,7 @@ def measure(name: str, count: int, seconds: float) -> None:
             end()
             began = time.monotonic()
             daemon.start()
-            await_ping(daemon)
+            daemon.ping()
             report(daemon, f"{moment}, /ping after {time.monotonic() - began:.2f} s")
         with timed(daemon, f"read for {seconds:g} s after the start"):
             consume(daemon, seconds)

@@ -30,6 +30,7 @@ IN_MEMORY = "--mem-queue-size=100000000"
 ON_DISK = "--mem-queue-size=10000"
 UNFLUSHED_MAX = 2 * 2500
 FOREIGN_CORES_MAX = 0.15
+STARTS = 5
 
 
 class Result(NamedTuple):
@@ -153,6 +154,30 @@ def busy_beside_idle(name: str, seconds: float) -> Result:
         daemon.remove()
 
 
+def start(topics: int, channels: int) -> Callable[[str, float], Result]:
+    """Milliseconds from the start of the process, on topics that are there, to its answer to /ping; of several."""
+
+    def load(name: str, _: float) -> Result:
+        daemon = Nsqd(name)
+        try:
+            daemon.stop()
+            daemon.write_topics(topics, channels)
+            daemon.start()  # the first one makes the folders of its own
+            return Result(statistics.median(_start_ms(daemon) for _ in range(STARTS)))
+        finally:
+            daemon.remove()
+
+    return load
+
+
+def _start_ms(daemon: Nsqd) -> float:
+    daemon.stop()
+    began = time.perf_counter()
+    daemon.start()
+    daemon.ping()
+    return (time.perf_counter() - began) * 1e3
+
+
 LOADS: dict[str, tuple[str, Callable[[str, float], Result]]] = {
     "mpub200": ("MPUB of 200", publish(200)),
     "mpub10": ("MPUB of 10", publish(10)),
@@ -165,6 +190,8 @@ LOADS: dict[str, tuple[str, Callable[[str, float], Result]]] = {
     "latency": ("p99 ms publish to deliver, 5,000/s", latency_p99),
     "idle": ("% of a core, idle crowd", idle_cpu),
     "busy": ("MPUB of 200 beside the crowd", busy_beside_idle),
+    "start": ("ms from start to /ping, empty", start(0, 0)),
+    "start-topics": ("the same with 1,000 topics of 5 channels", start(1_000, 5)),
 }
 
 

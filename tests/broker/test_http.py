@@ -16,12 +16,15 @@ from pyspark_nsq.broker import http as http_module
 from pyspark_nsq.broker.http import HttpError, HttpServer, Request, Response, Route, Router, text_answer
 from pyspark_nsq.broker.listener import bind
 from pyspark_nsq.broker.logs import Level, Logger
+from pyspark_nsq.broker.tls import server_context
 
 GET = b"GET %b HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
 class Site:
     """A server with a few routes, its log, and clients that are closed with it."""
+
+    trusting: ssl.SSLContext  # for clients of one with TLS
 
     def __init__(self, **options: Any) -> None:
         self.lines: list[str] = []
@@ -227,19 +230,84 @@ def test_unix_sockets(tmp_path: Path) -> None:
     assert not path.exists()
 
 
-def test_tls() -> None:
+@pytest.fixture
+def secure(tmp_path: Path) -> Iterator[Site]:
+    """A server with the context that nsqd makes."""
     authority = trustme.CA()
-    context = ssl.SSLContext(std_ssl.PROTOCOL_TLS_SERVER)
-    authority.issue_cert("localhost").configure_cert(context)
-    site = Site(tls=context, name="HTTPS")
-    assert "HTTPS: listening on" in site.lines[0]
-    trusting = ssl.SSLContext(std_ssl.PROTOCOL_TLS_CLIENT)
-    authority.configure_trust(trusting)
-    client = trusting.wrap_socket(site.connect(), server_hostname="localhost")
+    authority.cert_pem.write_to_path(tmp_path / "root.pem")
+    issued = authority.issue_cert("localhost")
+    issued.private_key_pem.write_to_path(tmp_path / "key.pem")
+    issued.cert_chain_pems[0].write_to_path(tmp_path / "cert.pem")
+    tls_1_2 = int(std_ssl.TLSVersion.TLSv1_2)
+    site = Site(tls=server_context(f"{tmp_path}/cert.pem", f"{tmp_path}/key.pem", "", "", tls_1_2), name="HTTPS")
+    site.trusting = ssl.SSLContext(std_ssl.PROTOCOL_TLS_CLIENT)
+    authority.configure_trust(site.trusting)
+    yield site
+    site.server.stop()
+
+
+def shake_hands(site: Site) -> ssl.SSLSocket:
+    return site.trusting.wrap_socket(site.connect(), server_hostname="localhost")
+
+
+def test_tls(secure: Site) -> None:
+    assert "HTTPS: listening on" in secure.lines[0]
+    client = shake_hands(secure)
     client.sendall(GET % b"/ping")
     assert read_until(client, b"OK").startswith(b"HTTP/1.1 200 OK")
     client.close()
     with suppress(ConnectionResetError):
-        site.ask(b"no TLS at all")
-    assert any("TLS handshake error" in line for line in site.lines)
-    site.server.stop()
+        secure.ask(b"no TLS at all")
+    assert any("TLS handshake error" in line for line in secure.lines)
+
+
+def test_tls_clients_that_say_nothing_keep_nobody_waiting(secure: Site) -> None:
+    silent, idle = secure.connect(), shake_hands(secure)
+    client = shake_hands(secure)
+    client.sendall(GET % b"/ping")
+    assert read_until(client, b"OK").startswith(b"HTTP/1.1 200 OK")
+    secure.server.stop()
+    assert read_all(silent) == read_all(idle) == b""
+
+
+def ends_before_all_is_said(client: socket.socket, data: bytes) -> bool:
+    """Whether the server closes while bytes still come, one by one, each long before a limit."""
+
+    def trickle() -> None:
+        with suppress(OSError):
+            for at in range(len(data)):
+                client.sendall(data[at : at + 1])
+                gevent.sleep(0.01)
+
+    sending = gevent.spawn(trickle)
+    with suppress(ConnectionResetError):
+        read_all(client)
+    early = not sending.dead
+    sending.kill()
+    return early
+
+
+def test_a_slow_tls_handshake_is_given_up_however_steadily_it_goes_on(
+    secure: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_module, "_HANDSHAKE_TIMEOUT_S", 0.2)
+    record_of_16_kib = b"\x16\x03\x01\x40\x00\x01\x00\x3f\xfc" + b"\0" * 16_000
+    assert ends_before_all_is_said(secure.connect(), record_of_16_kib)
+    assert any("TLS handshake error" in line and "timed out" in line for line in secure.lines)
+
+
+def test_a_slow_request_over_tls_is_given_up_too(secure: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    client, incoming, outgoing = secure.connect(), ssl.MemoryBIO(), ssl.MemoryBIO()
+    tls = secure.trusting.wrap_bio(incoming, outgoing, server_hostname="localhost")
+    while True:
+        try:
+            tls.do_handshake()
+            break
+        except ssl.SSLWantReadError:
+            client.sendall(outgoing.read())
+            incoming.write(client.recv(65536))
+    client.sendall(outgoing.read())
+    tls.write(GET % (b"/ping?" + b"x" * 10_000))
+    monkeypatch.setattr(http_module, "_HEAD_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(http_module, "_IDLE_TIMEOUT_S", 0.2)
+    assert ends_before_all_is_said(client, outgoing.read())

@@ -1,5 +1,6 @@
 """One request to an auth server or an nsqlookupd: what counts as an answer, and how long and large it may be."""
 
+from base64 import b64encode
 from collections.abc import Callable, Iterator
 
 import gevent
@@ -100,3 +101,31 @@ def test_nobody_listens():
         closed.bind(("127.0.0.1", 0))
         with pytest.raises(HttpClientError):
             CLIENT.get(f"http://127.0.0.1:{closed.getsockname()[1]}/")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 403 Forbidden\r\nContent-Length: 4\r\n\r\nhush",
+        b"HTTP/1.1 500 hush\r\nContent-Length: 0\r\n\r\n",
+        b"hush\r\n\r\n",
+        b"HTTP/1.1 2hush OK\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nhush\r\n",
+    ],
+)
+def test_errors_repeat_neither_what_was_asked_nor_what_was_answered(answer: bytes):
+    """An answer may hold the question, and so the secret."""
+    server = Server(answer)
+    try:
+        for url in (f"{server.url}/?secret=hush", f"{server.url}/?secret=hush hush", "http://hush:hush@ho st/"):
+            with pytest.raises(HttpClientError) as error:
+                CLIENT.get(url)
+            assert "hush" not in str(error.value)
+    finally:
+        server.stop()
+
+
+def test_a_password_in_the_url_is_sent_as_gos_clients_do(serve: Callable[..., Server]):
+    server = serve("200 OK", b"body")
+    CLIENT.get(server.url.replace("http://", "http://me:p%40ss@"))
+    assert b"Authorization: Basic %b\r\n" % b64encode(b"me:p@ss") in server.asked

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pyspark_nsq.broker.http_messages import Request
 from pyspark_nsq.broker.http_parser import (
     HEAD_BYTES_MAX,
     BodyTooBigError,
@@ -231,3 +232,11 @@ def test_nothing_but_a_refusal_escapes(pieces: list[bytes]) -> None:
     except (RefusedError, BodyTooBigError):
         return
     assert all(len(body) <= 3 for *_, body in seen)
+
+
+def test_secrets_are_not_shown() -> None:
+    head = parse_head("GET /info HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer hush")
+    assert head.headers["authorization"] == "Bearer hush"
+    assert "hush" not in repr(head)
+    request = Request(head.method, head.target, head.path, head.query, head.headers)
+    assert "hush" not in repr(request)

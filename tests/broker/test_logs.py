@@ -1,5 +1,6 @@
 """Log lines in Go's format."""
 
+import os
 import re
 import subprocess
 import sys
@@ -74,3 +75,34 @@ def test_fatal_ends_with_code_1_on_stderr() -> None:
     assert ended.returncode == 1
     assert ended.stdout == ""
     assert ended.stderr.endswith("FATAL: cannot go on\n")
+
+
+WRITER = """
+import sys
+from pyspark_nsq.broker.logs import Logger
+log = Logger("[x] ")
+for number in range(2000):
+    log.info("%s", "x" * (9000 if number == 500 else 100))
+print("not stopped", flush=True)
+sys.stdin.readline()
+log.info("somebody reads again")
+log.info("as ever")
+"""
+
+
+def test_a_pipe_that_nobody_reads_stops_nobody_and_what_was_dropped_is_counted() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", WRITER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as writer:
+        assert writer.stdout.readline() == "not stopped\n"
+        first = writer.stderr.readline()
+        os.set_blocking(writer.stderr.fileno(), False)
+        kept = first + writer.stderr.read()
+        os.set_blocking(writer.stderr.fileno(), True)
+        writer.stdin.write("\n")
+        writer.stdin.close()
+        *_, again, last = writer.stderr.read().splitlines()
+    found = re.search(r"INFO: somebody reads again \(before it (\d+) lines were dropped: nobody read them\)$", again)
+    assert found
+    assert kept.count("\n") + int(found[1]) == 2000
+    assert last.endswith("INFO: as ever")

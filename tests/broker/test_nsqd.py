@@ -10,7 +10,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import psutil
@@ -25,13 +25,13 @@ NSQD = Path(sys.executable).parent / "nsqd"
 
 
 class Daemon:
-    def __init__(self, folder: Path, *flags: str) -> None:
+    def __init__(self, folder: Path, *flags: str, program: Sequence[str | Path] = (NSQD,)) -> None:
         self.log = folder / "log"
         data = folder / "data"
         data.mkdir(exist_ok=True)
         addresses = ["--tcp-address=127.0.0.1:0", "--http-address=127.0.0.1:0", f"--data-path={data}"]
         with self.log.open("w") as log:
-            self.process = subprocess.Popen([NSQD, *addresses, *flags], stderr=log)
+            self.process = subprocess.Popen([*program, *addresses, *flags], stderr=log)
         self.tcp = self.address("TCP")
         self.http = self.address("HTTP")
 
@@ -73,8 +73,8 @@ class Daemon:
 def start(tmp_path: Path) -> Iterator[Callable[..., Daemon]]:
     daemons: list[Daemon] = []
 
-    def start(*flags: str) -> Daemon:
-        daemons.append(Daemon(tmp_path, *flags))
+    def start(*flags: str, program: Sequence[str | Path] = (NSQD,)) -> Daemon:
+        daemons.append(Daemon(tmp_path, *flags, program=program))
         return daemons[-1]
 
     yield start
@@ -302,3 +302,65 @@ def test_a_client_that_publishes_and_reads_no_reply_is_not_read_for_ever(start: 
     with pytest.raises(TimeoutError):
         send_in_portions(lazy, pub("t", b"x") * 10_000, 300)
     assert daemon.ask("/ping") == (200, b"OK")
+
+
+# nsqd while a DNS server does not answer: every thread that looks names up waits.
+NSQD_WITHOUT_DNS = """
+import sys, threading
+from gevent import get_hub
+from pyspark_nsq.broker.nsqd import main
+never = threading.Event()
+for _ in range(get_hub().threadpool.maxsize):
+    get_hub().threadpool.spawn(never.wait)
+sys.exit(main())
+"""
+
+
+def test_fsync_does_not_wait_for_threads_that_look_names_up(start: Callable[..., Daemon]):
+    daemon = start("--sync-every=1", program=(sys.executable, "-c", NSQD_WITHOUT_DNS))
+    for _ in range(3):
+        assert daemon.ask("/pub?topic=t", "POST", b"x") == (200, b"OK")
+    assert daemon.stop() == 0
+
+
+# nsqd up to its first answer; what it imports later, so that the first clients need not wait, must not come into this.
+NSQD_THAT_TELLS_ITS_MODULES = """
+import sys
+from gevent import socket
+from pyspark_nsq.broker import flags, nsqd
+nsqd._WARM_UP_AFTER_S = 3600.0
+daemon = nsqd.Nsqd(flags.load(nsqd.NsqdOptions, "nsqd", sys.argv[1:], nsqd.DEPRECATED_FLAGS))
+daemon.start()
+client = socket.create_connection(("127.0.0.1", daemon.http_port))
+client.sendall(b"GET /ping HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n")
+assert client.recv(4096).startswith(b"HTTP/1.1 200 OK")
+print(*sys.modules, sep="\\n")
+daemon.stop()
+"""
+TAKE_LONG_TO_IMPORT = {
+    "numpy",
+    "cramjam",
+    "ssl",
+    "http.client",
+    "asyncio",
+    "pyarrow",
+    "pyspark",
+    "grpc",
+    "google",
+    "rich",
+}
+
+
+def test_a_start_imports_nothing_that_takes_long(start: Callable[..., Daemon], tmp_path: Path):
+    with_messages = start()
+    assert with_messages.ask("/pub?topic=t", "POST", b"x")[0] == 200
+    assert with_messages.ask("/channel/create?topic=t&channel=c", "POST")[0] == 200
+    with_messages.stop()
+    for folder in (tmp_path / "empty", tmp_path / "data"):
+        folder.mkdir(exist_ok=True)
+        flags = ["--tcp-address=127.0.0.1:0", "--http-address=127.0.0.1:0", f"--data-path={folder}"]
+        program = [sys.executable, "-c", NSQD_THAT_TELLS_ITS_MODULES, *flags]
+        told = subprocess.run(program, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
+        modules = set(told.stdout.split())
+        assert "pyspark_nsq.broker.nsqd" in modules
+        assert not modules & TAKE_LONG_TO_IMPORT

@@ -1,4 +1,4 @@
-"""What a session lets nobody past without: TLS where it is required, and AUTH."""
+"""What a session lets nobody past without: TLS where it is required, and AUTH; and who may be silent meanwhile."""
 
 import json
 from collections.abc import Callable
@@ -8,6 +8,7 @@ from simulation.session_world import CLOSED, OK, SECOND, World, greeted
 
 from pyspark_nsq.broker.auth import AuthState, parse_answer
 from pyspark_nsq.broker.nsqd_options import TlsRequired
+from pyspark_nsq.broker.timers import NEVER
 from pyspark_nsq.proto.commands import auth, dpub, identify, mpub, pub, sub
 from pyspark_nsq.proto.frames import ERROR, RESPONSE
 
@@ -100,3 +101,50 @@ def test_authorizations_are_asked_for_again_when_they_expire(guarded: World):
     client.say(pub("t", b"z"))
     client.session.answer(None, guarded.now)
     assert client.heard() == [(ERROR, b"E_AUTH_FAILED AUTH failed"), CLOSED]
+
+
+def test_who_waits_for_an_auth_server_is_not_late(guarded: World):
+    client = greeted(guarded)
+    client.say(auth(b"secret"))
+    guarded.sleep(200 * SECOND, client)
+    assert not client.session.finished
+    assert client.session.deadline > guarded.now, "a timer that is due again and again"
+    client.session.answer(auth_state(guarded, ttl=1000), guarded.now)
+    assert client.heard()[-1][0] == RESPONSE
+    guarded.sleep(61 * SECOND, client)
+    assert client.heard()[-1] == CLOSED
+
+
+def test_who_waits_for_the_disk_is_not_late(make_world: Callable[..., World]):
+    world = make_world(sync_every=1)
+    client = greeted(world)
+    client.say(pub("t", b"x"))
+    (fsync,) = world.sync_jobs
+    world.sleep(200 * SECOND, client)
+    assert not client.session.finished
+    assert client.session.deadline > world.now
+    fsync.run()
+    world.turn.synced(fsync)
+    assert OK in client.heard()
+    world.sleep(59 * SECOND, client)
+    assert client.heard()[-1] != CLOSED
+    world.sleep(2 * SECOND, client)
+    assert client.heard()[-1] == CLOSED
+
+
+def test_who_is_not_heard_is_not_late(world: World):
+    client = greeted(world)
+    client.session.stop_hearing()
+    world.sleep(200 * SECOND, client)
+    assert not client.session.finished
+    client.session.hear_again(world.now)
+    world.sleep(59 * SECOND, client)
+    assert not client.session.finished
+    world.sleep(2 * SECOND, client)
+    assert client.heard()[-1] == CLOSED
+
+
+def test_who_has_finished_is_due_no_more(world: World):
+    client = greeted(world)
+    client.session.end_of_input(world.now)
+    assert client.session.deadline == NEVER

@@ -1,7 +1,12 @@
 """Names, growth of counters, and packets of the statsd reports."""
 
-import pytest
+import socket
 
+import pytest
+from gevent import GreenletExit
+
+from pyspark_nsq.broker import statsd_push
+from pyspark_nsq.broker.logs import Logger
 from pyspark_nsq.broker.stats import ChannelStats, LatencyStats, TopicStats, memory_stats
 from pyspark_nsq.broker.statsd import StatsdReport, key_prefix, packets
 
@@ -84,3 +89,53 @@ def test_packets_are_full_but_never_larger():
     assert [len(packet) for packet in packets(lines, 30)] == [30, 30, 10]
     assert list(packets(["y" * 50], 30)) == [b"y" * 50]
     assert list(packets([], 30)) == []
+
+
+class Time:
+    """A clock that only sleeping moves on."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def sleep(self, seconds: float) -> None:
+        self.now += max(0.0, seconds)
+
+
+@pytest.mark.parametrize(
+    ("interval", "due"), [(60.0, [60, 120, 180]), (1.0, [1, 2, 3]), (0.5, [0.5, 1, 1.5])], ids=["60", "1", "0.5"]
+)
+def test_reports_are_due_every_interval_however_long_they_are_spread(
+    monkeypatch: pytest.MonkeyPatch, interval: float, due: list[float]
+):
+    clock, began, log = Time(), [], Logger("", write=lambda _: None)
+    monkeypatch.setattr(statsd_push, "sleep", clock.sleep)
+    monkeypatch.setattr(statsd_push, "monotonic", lambda: clock.now)
+
+    def report() -> list[str]:
+        began.append(clock.now - 1000)
+        if len(began) > len(due):
+            raise GreenletExit
+        return [f"{'x' * 29}\n"] * 7
+
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as statsd:
+        statsd.bind(("127.0.0.1", 0))
+        with pytest.raises(GreenletExit):
+            statsd_push.push_for_ever(f"127.0.0.1:{statsd.getsockname()[1]}", interval, 30, report, log)
+    assert began[:-1] == pytest.approx(due)
+
+
+def test_a_report_that_took_too_long_is_not_made_up_for(monkeypatch: pytest.MonkeyPatch):
+    clock, began = Time(), []
+    monkeypatch.setattr(statsd_push, "sleep", clock.sleep)
+    monkeypatch.setattr(statsd_push, "monotonic", lambda: clock.now)
+
+    def report() -> list[str]:
+        began.append(clock.now - 1000)
+        if len(began) == 3:
+            raise GreenletExit
+        clock.sleep(25)
+        return []
+
+    with pytest.raises(GreenletExit):
+        statsd_push.push_for_ever("127.0.0.1:9", 10, 30, report, Logger("", write=lambda _: None))
+    assert began == [10, 35, 60]

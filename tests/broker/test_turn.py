@@ -1,10 +1,14 @@
 from types import SimpleNamespace
 
+import pytest
+from simulation.session_world import World, greeted, messages, subscribed
 from simulation.small_broker import NOW, Broker
 
+from pyspark_nsq.broker.channel import Channel, Consumer
 from pyspark_nsq.broker.connections import Connections
 from pyspark_nsq.broker.timers import Timers
-from pyspark_nsq.broker.turn import Turn
+from pyspark_nsq.broker.turn import OUTPUT_SIZE_MAX, Turn
+from pyspark_nsq.proto.commands import mpub
 
 
 def test_an_answer_is_written_and_sent_before_the_turn_of_all() -> None:
@@ -30,3 +34,21 @@ def test_only_the_first_publishers_of_a_round_are_answered_one_by_one() -> None:
     connections = Connections(SimpleNamespace(log=None), turn, Timers(), loop, clock, print, print, 10)
     for loop.round in (1.0, 2.0):
         assert [connections.answers_at_once() for _ in range(5)] == [True, True, True, False, False]
+
+
+def test_consumers_that_do_not_read_are_passed_over(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Asked once, and not again for each share of what is left to the one that reads."""
+    reader, *unread = (subscribed(world, count=2500) for _ in range(20))
+    for client in unread:
+        client.unsent_size = OUTPUT_SIZE_MAX
+    asked = []
+    deliver = world.turn._deliver
+
+    def note(channel: Channel, consumer: Consumer, now: int, limit: int) -> int:
+        asked.append(consumer)
+        return deliver(channel, consumer, now, limit)
+
+    monkeypatch.setattr(world.turn, "_deliver", note)
+    greeted(world).say(mpub("t", [b"x"] * 2000))
+    assert len(messages(reader.heard())) == 2000
+    assert [asked.count(client.session.consumer) for client in unread] == [1] * 19

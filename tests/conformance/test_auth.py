@@ -197,6 +197,16 @@ def test_failure_to_ask_again_is_fatal(
     assert conn.error() == "E_AUTH_FAILED AUTH failed"
 
 
+# case 50
+@pytest.mark.parametrize(
+    "expression", [r"^t[[:digit:]]+\z", "^t[^[:alpha:]]+$", "^[[:word:]]+$", "^[t[:digit:]]{2,64}$", r"^\w[\d]+$"]
+)
+def test_expressions_are_gos(enter: Callable[..., Conn], topic: str, expression: str) -> None:
+    conn = enter(answer(grant(expression)))
+    conn.reply()
+    conn.publish(topic, b"body")
+
+
 # case 52
 @pytest.mark.parametrize(
     "reply",
@@ -211,8 +221,14 @@ def test_failure_to_ask_again_is_fatal(
         answer(grant(".*", (".*",), "subscribe", "own")),
         answer(grant("(")),
         answer(grant(".*", ("[",))),
+        answer(grant("a{4294967295}")),
+        answer(grant("(" * 5000 + ")" * 5000)),
+        answer(grant("[[:letter:]]")),
     ],
-    ids=["403", "500", "text", "empty", "ttl 0", "ttl -1", "ttl text", "permission", "topic re", "channel re"],
+    ids=[
+        *("403", "500", "text", "empty", "ttl 0", "ttl -1", "ttl text", "permission", "topic re", "channel re"),
+        *("repetition", "nesting", "class"),
+    ],
 )
 def test_bad_answer_of_the_auth_server(enter: Callable[..., Conn], reply: HttpAnswer) -> None:
     assert enter(reply).fatal() == "E_AUTH_FAILED AUTH failed"
@@ -240,6 +256,16 @@ def test_request_to_the_auth_server(connect: Connect, guarded: Guarded, topic: s
 def test_secret_is_not_logged(enter: Callable[..., Conn], guarded: Guarded, topic: str) -> None:
     enter(answer(grant())).reply()
     assert f"secret={topic}" not in guarded.daemon.log
+
+
+@pytest.mark.only("ours", "Go's logs what the auth server answers")
+@pytest.mark.parametrize("status", [200, 403, 500])
+def test_secret_that_the_auth_server_repeats_is_not_logged(
+    enter: Callable[..., Conn], guarded: Guarded, topic: str, status: int
+) -> None:
+    assert enter((status, f"no access with /auth?secret={topic}".encode())).fatal() == "E_AUTH_FAILED AUTH failed"
+    assert f"failed to auth against {guarded.server.address}" in guarded.daemon.log
+    assert topic not in guarded.daemon.log
 
 
 # case 53

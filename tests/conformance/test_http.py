@@ -324,6 +324,18 @@ def test_mpub_binary(connect: Connect, nsqd: Nsqd, topic: str, value: str) -> No
 
 
 # case 88
+@pytest.mark.parametrize("bodies", [[b"one", b"three"], [b"12345678"] * 9], ids=["few", "of one size"])
+@pytest.mark.parametrize("rest", [b"\n", b"\0" * 100], ids=["line feed", "zeros"])
+def test_what_follows_the_messages_of_mpub_binary_is_ignored(
+    connect: Connect, nsqd: Nsqd, topic: str, bodies: list[bytes], rest: bytes
+) -> None:
+    check_ok(nsqd.http("POST", f"/mpub?topic={topic}&binary=true", mpub_body(*bodies) + rest))
+    conn = connect()
+    conn.subscribe(topic, "channel", ready=10)
+    assert [message.body for message in conn.messages(len(bodies))] == bodies
+
+
+# case 88
 @pytest.mark.parametrize("value", ["false", "0"])
 def test_mpub_that_is_not_binary(connect: Connect, nsqd: Nsqd, topic: str, value: str) -> None:
     check_ok(nsqd.http("POST", f"/mpub?topic={topic}&binary={value}", b"one\ntwo"))
@@ -343,6 +355,8 @@ def test_mpub_that_is_not_binary(connect: Connect, nsqd: Nsqd, topic: str, value
         (struct.pack(">ii", 1, 0), "BAD_MESSAGE"),
         (struct.pack(">ii", 1, -1), "BAD_MESSAGE"),
         (struct.pack(">ii", 1, 50) + b"short", "BAD_MESSAGE"),
+        (mpub_body(b"one", b"") + b"\n", "BAD_MESSAGE"),
+        (struct.pack(">i", 2**31 - 1) + with_length(b"one") + struct.pack(">i", -4) * 3, "BAD_BODY"),
         (mpub_body(b"x" * 101), "BAD_MESSAGE"),
     ],
 )

@@ -362,6 +362,21 @@ def test_statsd(connect: Connect, start_nsqd: StartNsqd) -> None:
 
 
 # case 104
+def test_statsd_is_told_every_interval(connect: Connect, start_nsqd: StartNsqd) -> None:
+    with FakeStatsd() as statsd:
+        daemon = start_nsqd(f"--statsd-address={statsd.address}", "--statsd-prefix=", "--statsd-interval=3s")
+        conn = connect(daemon)
+        conn.identify(heartbeat_interval=1000)
+        seconds = []
+        for reports in (1, 3):
+            while len(values(statsd, "mem.heap_objects")) < reports:
+                conn.heartbeat()
+            seconds.append(len(conn.heartbeats))
+    # By the broker's own clock: two intervals, and not the time that their packets are spread over besides.
+    assert seconds[1] - seconds[0] <= 8
+
+
+# case 104
 @pytest.mark.known_defect("D14")
 def test_statsd_every_second(start_nsqd: StartNsqd, patience: float) -> None:
     with FakeStatsd() as statsd:

@@ -356,6 +356,50 @@ def test_failing_disk_is_told_to_publishers_and_ping_until_it_works_again(
 
 
 # case 71
+@pytest.mark.known_defect("D18")
+def test_failing_disk_has_its_own_code_over_http(start_nsqd: StartNsqd, data_path: Path) -> None:
+    daemon = start_nsqd("--mem-queue-size=0")
+    data_path.rename(data_path.with_name("moved"))
+    for target in ("/pub?topic=one", "/mpub?topic=two"):
+        answer = daemon.http("POST", target, b"lost")
+        assert (answer.status, answer.json) == (503, {"message": "WRITE_FAILED"})
+
+
+# case 71
+@pytest.mark.known_defect("D18")
+def test_failing_queue_is_told_until_it_works_whatever_others_do(
+    connect: Connect, start_nsqd: StartNsqd, data_path: Path
+) -> None:
+    daemon = start_nsqd("--mem-queue-size=0")
+    works, fails = connect(daemon), connect(daemon)
+    works.publish("works", b"before")
+    moved = data_path.with_name("moved")
+    data_path.rename(moved)  # what is open stays open
+    fails.command("PUB fails", b"lost")
+    assert fails.fatal().startswith("E_PUB_FAILED PUB failed ")
+    works.publish("works", b"meanwhile")
+    assert daemon.http("GET", "/ping").status == 500
+    moved.rename(data_path)
+    works.publish("fails", b"after")
+    assert daemon.http("GET", "/ping").status == 200
+
+
+# case 71
+@pytest.mark.parametrize("target", ["/topic/delete?topic=topic", "/channel/delete?topic=topic&channel=channel"])
+def test_consumers_of_what_is_deleted_are_closed_also_while_the_disk_fails(
+    connect: Connect, start_nsqd: StartNsqd, data_path: Path, target: str
+) -> None:
+    daemon = start_nsqd()
+    conn = connect(daemon)
+    conn.publish("topic", b"body")
+    conn.subscribe("topic", "channel", ready=1)
+    conn.message()
+    data_path.rename(data_path.with_name("moved"))
+    daemon.http("POST", target)
+    conn.closed()
+
+
+# case 71
 @pytest.mark.only("ours", "Go's runtime does not survive the signal that comes with a full file")
 def test_full_disk_is_told_to_publishers_and_nothing_acknowledged_is_lost(
     connect: Connect, start_nsqd: StartNsqd

@@ -2,11 +2,12 @@
 
 import json
 import os
+import socket
 import ssl
 import struct
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 from blackbox.certs import Certificates
@@ -24,7 +25,7 @@ from blackbox.codecs import (
 )
 from blackbox.daemons import Nsqd
 from blackbox.http import request
-from blackbox.wire import ClosedError, Conn, mpub_body, with_length
+from blackbox.wire import ClosedError, Conn, mpub_body, open_socket, with_length
 
 Connect = Callable[..., Conn]
 ModuleNsqd = Callable[..., Nsqd]
@@ -51,16 +52,16 @@ def upgraded(conn: Conn, certificates: Certificates, *, tls: bool = False, codec
     return conn
 
 
-def exchange(conn: Conn, topic: str) -> None:
+def exchange(conn: Conn, topic: str, bodies: list[bytes] = BODIES) -> None:
     """Publish and consume on one connection; any OK too many or too few would show."""
-    for body in BODIES:
+    for body in bodies:
         conn.command(f"PUB {topic}", body)
-    conn.command(f"MPUB {topic}", mpub_body(*BODIES))
-    for _ in range(len(BODIES) + 1):
+    conn.command(f"MPUB {topic}", mpub_body(*bodies))
+    for _ in range(len(bodies) + 1):
         conn.ok()
     conn.subscribe(topic, "channel", ready=100)
-    messages = conn.messages(2 * len(BODIES))
-    assert [message.body for message in messages] == BODIES * 2
+    messages = conn.messages(2 * len(bodies))
+    assert [message.body for message in messages] == bodies * 2
     conn.finish(*messages)
     conn.round_trip()
 
@@ -175,8 +176,10 @@ def test_end_of_the_deflate_stream_is_the_end_of_the_client(connect: Connect) ->
 def test_unbuffered_output_is_compressed_too(
     connect: Connect, certificates: Certificates, topic: str, codec: str
 ) -> None:
-    # The compressor may still hold back what no timer flushes: the heartbeat brings it.
-    exchange(upgraded(connect(), certificates, codec=codec, output_buffer_size=-1, heartbeat_interval=1000), topic)
+    # The compressor may still hold back what no timer flushes: the heartbeat brings it. The test's own codec, which
+    # takes long, must not keep the client from answering that one.
+    conn = upgraded(connect(), certificates, codec=codec, output_buffer_size=-1, heartbeat_interval=1000)
+    exchange(conn, topic, [b"x" * 2_000, os.urandom(1_000), b"short"])
 
 
 # case 47
@@ -362,6 +365,43 @@ def test_publishing_over_https(secure: Nsqd, certificates: Certificates, topic: 
     answer = request(secure.address("HTTPS"), "POST", f"/pub?topic={topic}", b"body", context=context)
     assert (answer.status, answer.body) == (200, b"OK")
     assert secure.topic(topic)["depth"] == 1
+
+
+@pytest.fixture
+def https_clients(certificates: Certificates) -> Iterator[Callable[[Nsqd], list[socket.socket]]]:
+    """Opens connections that say nothing, not even TLS, then some that have shaken hands, then one after a request."""
+    opened: list[socket.socket] = []
+
+    def connect_all(daemon: Nsqd) -> list[socket.socket]:
+        context = certificates.context()
+        opened.extend(open_socket(daemon.address("HTTPS")) for _ in range(30))
+        plain = [open_socket(daemon.address("HTTPS")) for _ in range(6)]
+        idle = [context.wrap_socket(sock, server_hostname="localhost") for sock in plain]
+        idle[-1].sendall(b"GET /ping HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert idle[-1].recv(4096).startswith(b"HTTP/1.1 200 OK\r\n")
+        opened.extend(idle)
+        return opened
+
+    yield connect_all
+    for sock in opened:
+        sock.close()
+
+
+# case 103
+def test_https_clients_that_say_nothing_keep_nobody_waiting(
+    connect: Connect,
+    start_nsqd: Callable[..., Nsqd],
+    certificates: Certificates,
+    https_clients: Callable[[Nsqd], list[socket.socket]],
+) -> None:
+    daemon = start_nsqd(*certificates.flags, listening=("TCP", "HTTP", "HTTPS"))
+    https_clients(daemon)
+    conn = connect(daemon)
+    conn.publish("topic", b"body")
+    conn.subscribe("topic", "channel", ready=1)
+    assert conn.message().body == b"body"
+    assert request(daemon.address("HTTPS"), "GET", "/ping", context=certificates.context()).status == 200
+    assert daemon.stop() == 0
 
 
 def test_commands_right_behind_a_body_of_several_records(

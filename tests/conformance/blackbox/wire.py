@@ -169,6 +169,13 @@ class Conn:
             if self.answer_heartbeats:
                 self.send(b"NOP\n")
 
+    def heartbeat(self) -> None:
+        """Wait for the next frame, a heartbeat, and answer it."""
+        frame = self.frame()
+        assert (frame.kind, frame.data) == (RESPONSE, HEARTBEAT), frame
+        self.heartbeats.append(frame.arrived)
+        self.send(b"NOP\n")
+
     def reply(self) -> Frame:
         """The next response or error."""
         until = time.monotonic() + PATIENCE_SECONDS

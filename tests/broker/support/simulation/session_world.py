@@ -84,8 +84,8 @@ class Client:
         self._world = world
         self._step = step
 
-    def flush(self, _: int) -> None:
-        if not self.session.settle():
+    def flush(self, now: int) -> None:
+        if not self.session.settle(now):
             self._world.turn.hold(self)
         elif self.session.has_output:
             self.received += b"".join(self.session.take_output())

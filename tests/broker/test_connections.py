@@ -1,0 +1,130 @@
+"""One client's socket: when it is read, and when it is given up. The loop is the test's, the socket is real."""
+
+import socket
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+
+import pytest
+from simulation.session_world import SECOND, World
+
+from pyspark_nsq.broker.auth import AuthState, parse_answer
+from pyspark_nsq.broker.connections import Connection, Connections
+from pyspark_nsq.broker.timers import Timers
+from pyspark_nsq.proto.commands import MAGIC_V2, auth, pub
+from pyspark_nsq.proto.frames import RESPONSE, encode_frame
+
+OK = encode_frame(RESPONSE, b"OK")
+GRANT = b'{"ttl":1000,"authorizations":[{"topic":".*","channels":[".*"],"permissions":["publish"]}]}'
+
+
+class Watcher:
+    """What the loop knows of a socket."""
+
+    def __init__(self) -> None:
+        self.callback: Callable[[], None] | None = None
+
+    def start(self, callback: Callable[[], None]) -> None:
+        self.callback = callback
+
+    def stop(self) -> None:
+        self.callback = None
+
+    def close(self) -> None:
+        """Nothing is left to do."""
+
+
+class Peer:
+    """A client and the connection that serves it."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.timers = Timers()
+        self.answers: list[Callable[[AuthState | None], None]] = []
+        self.read_watcher = Watcher()
+        watchers = iter((self.read_watcher, Watcher()))
+        loop = SimpleNamespace(io=lambda _fd, _events: next(watchers), now=lambda: world.now / SECOND)
+        connections = Connections(
+            world,
+            world.turn,
+            self.timers,
+            loop,
+            lambda: world.now,
+            lambda _question, answered: self.answers.append(answered),
+            lambda _: None,
+            10,
+        )
+        self.client, served = socket.socketpair()
+        self.client.setblocking(False)
+        connections._serve(served, ("10.0.0.1", 5000))
+        self.connection: Connection = connections.sessions()[0].owner
+
+    @property
+    def is_read(self) -> bool:
+        return self.read_watcher.callback is not None
+
+    def say(self, data: bytes) -> None:
+        self.client.sendall(data)
+        assert self.read_watcher.callback
+        self.read_watcher.callback()
+        self.world.run()
+
+    def heard(self) -> bytes:
+        self.world.run()
+        try:
+            return self.client.recv(1 << 20)
+        except BlockingIOError:
+            return b"nothing"
+
+    def wait(self, nanoseconds: int) -> None:
+        end = self.world.now + nanoseconds
+        while self.world.now < end:
+            self.world.now = min(end, max(self.timers.next_deadline, self.world.now + 1))
+            self.timers.run(self.world.now)
+            self.world.run()
+
+
+@pytest.fixture
+def make_peer(make_world: Callable[..., World]) -> Iterator[Callable[..., Peer]]:
+    peers: list[Peer] = []
+
+    def make(**options: object) -> Peer:
+        peers.append(Peer(make_world(**options)))
+        return peers[-1]
+
+    yield make
+    for peer in peers:
+        peer.connection.close()
+        peer.client.close()
+
+
+def test_a_publisher_that_is_not_read_while_the_disk_stands_still_is_not_late(make_peer: Callable[..., Peer]):
+    peer = make_peer(sync_every=1)
+    peer.say(MAGIC_V2)
+    count = 0
+    while peer.is_read:
+        peer.say(pub("t", b"x"))
+        count += 1
+    peer.wait(200 * SECOND)
+    assert peer.heard() == b"nothing"
+    for fsync in peer.world.sync_jobs:  # each makes the next one due
+        fsync.run()
+        peer.world.turn.synced(fsync)
+        peer.world.run()
+    assert peer.heard().count(OK) == count
+    assert peer.is_read
+    peer.wait(59 * SECOND)
+    assert peer.heard() != b""
+    peer.wait(2 * SECOND)
+    assert peer.heard() == b""
+
+
+def test_a_fault_of_ours_behind_an_auth_servers_answer_ends_the_connection(
+    make_peer: Callable[..., Peer], monkeypatch: pytest.MonkeyPatch
+):
+    peer = make_peer(auth_http_addresses=("127.0.0.1:1",))
+    peer.say(MAGIC_V2 + auth(b"secret"))
+    assert not peer.is_read
+    (answered,) = peer.answers
+    monkeypatch.setattr(peer.connection.session, "answer", None)
+    answered(parse_answer(GRANT, peer.world.now))
+    assert peer.heard() == b""
