@@ -43,8 +43,11 @@ class Keeper:
 
     def load(self) -> TopicState:
         """Read the state; find the log's end."""
-        state = self.journal.load() or TopicState()
+        known = self.journal.load()
+        state = known or TopicState()
         self.log.load(state.checkpoint)
+        if known is None and self.log.log_files:
+            self._shared.warn(f"{self.journal.path} is missing: what is in the log beside it counts as just published")
         if state.importing is not None:  # it did not come to an end
             self.log.truncate(state.importing)
         self.imported = state.imported

@@ -433,6 +433,44 @@ def test_publishing_to_a_topic_that_is_deleted_in_the_same_turn_is_no_error() ->
     assert not [path for path in broker.files.entries if path.endswith(".log")]
 
 
+def test_a_state_that_is_missing_beside_its_log_is_said_and_costs_nothing() -> None:
+    broker = Broker(max_bytes_per_file=2000)
+    channel = broker.channel("t", "c")
+    consumer = broker.consumer(channel)
+    for _ in range(60):
+        broker.publish("t", b"x" * 500)
+    frames = broker.get(channel, consumer, 30)
+    channel.finish(consumer, b"".join(frame.message_id for frame in frames), broker.now)
+    broker.wait(SECOND)
+    broker.files.kill()
+    broker.files.remove("data/t.log/state")
+    broker.open()
+    (warning,) = broker.log
+    assert "data/t.log/state is missing" in warning
+    channel = broker.engine.topics["t"].channels["c"]
+    depth = channel.depth
+    assert 30 <= depth < 40
+    assert len(broker.get(channel, broker.consumer(channel))) == depth
+    assert broker.log == [warning]
+
+
+def test_a_log_whose_messages_are_all_finished_misses_nothing_at_the_start() -> None:
+    broker = Broker(max_bytes_per_file=2000)
+    channel = broker.channel("t", "c")
+    consumer = broker.consumer(channel)
+    for size in (1500, 1500, 5000):
+        broker.publish("t", b"x" * size)
+        frames = broker.get(channel, consumer)
+        channel.finish(consumer, b"".join(frame.message_id for frame in frames), broker.now)
+        broker.wait(SECOND)
+        broker.files.kill()
+        broker.open()
+        channel = broker.channel("t", "c")
+        consumer = broker.consumer(channel)
+    assert broker.engine.topics["t"].log_bytes == 0
+    assert broker.log == []
+
+
 def test_data_path_is_locked_and_must_exist() -> None:
     broker = Broker()
     with pytest.raises(DataPathError, match="failed to lock data-path: data: in use by another nsqd"):
