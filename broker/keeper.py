@@ -165,6 +165,9 @@ class Keeper:
         self.save()
 
     def close(self) -> None:
-        """Save everything."""
-        self.save(everything=True)
+        """Save everything, unless the journal has it."""
+        topic = self._topic
+        # What is delivered is not noted as a change: who answers soon makes it one.
+        if topic in self._shared.changed or any(channel.in_flight_count for channel in topic.channels.values()):
+            self.save(everything=True)
         self.log.rest()

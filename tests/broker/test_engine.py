@@ -482,8 +482,8 @@ def test_data_path_is_locked_and_must_exist() -> None:
 def test_what_is_not_ours_in_the_data_path_is_left_alone() -> None:
     files = MemoryFiles()
     files.directories |= {"data/folder.log", "data/other", "data/bad name.log"}
-    files.append_file("data/folder.log/readme", b"text")
-    files.append_file("data/nsqd.log", b"text")
+    files.replace_file("data/folder.log/readme", b"text")
+    files.replace_file("data/nsqd.log", b"text")
     broker = Broker(files)
     assert broker.engine.topics == {}
     assert files.read_file("data/folder.log/readme") == files.read_file("data/nsqd.log") == b"text"
@@ -655,6 +655,50 @@ def test_idle_topics_keep_no_files_open() -> None:
     assert not broker.files.handles
     broker.publish("t3", b"y")
     assert broker.engine.topics["t3"].depth == 2
+
+
+def test_a_log_that_is_drained_goes_without_an_fsync() -> None:
+    broker = Broker()
+    channel = broker.channel("t", "c")
+    consumer = broker.consumer(channel)
+    for _ in range(5):
+        broker.publish("t", b"x" * 1024 * 1024)
+    broker.wait(SECOND)
+    broker.files.replaced_paths.clear()
+    while frames := broker.get(channel, consumer):
+        channel.finish(consumer, b"".join(frame.message_id for frame in frames), broker.now)
+    assert broker.engine.topics["t"].log_bytes > 5_000_000
+    broker.wait(SECOND)
+    assert broker.engine.topics["t"].log_bytes == 0
+    assert broker.files.replaced_paths == []
+
+
+def test_the_end_writes_only_what_has_changed() -> None:
+    broker = Broker()
+    for name in ("idle", "finished", "delivered", "published"):
+        broker.publish(name, b"x", b"y")
+        broker.channel(name, "c")
+    broker.wait(2 * SECOND)
+    broker.engine.close(broker.now)
+    broker.open()
+    broker.wait(2 * SECOND)
+    for name in ("finished", "delivered"):
+        channel = broker.channel(name, "c")
+        consumer = broker.consumer(channel)
+        frames = broker.get(channel, consumer)
+        if name == "finished":
+            channel.finish(consumer, frames[0].message_id + frames[1].message_id, broker.now)
+    broker.publish("published", b"z")
+    broker.files.replaced_paths.clear()
+    broker.engine.close(broker.now)
+    changed = [f"data/{name}.log/state" for name in ("delivered", "finished", "published")]
+    assert sorted(broker.files.replaced_paths) == changed
+    broker.open()
+    attempts = {}
+    for name, topic in broker.engine.topics.items():
+        channel = topic.channels["c"]
+        attempts[name] = [frame.attempts for frame in broker.get(channel, broker.consumer(channel))]
+    assert attempts == {"idle": [1, 1], "finished": [], "delivered": [2, 2], "published": [1, 1, 1]}
 
 
 def test_events_tell_what_came_and_went() -> None:
