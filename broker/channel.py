@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 NOT_IN_FLIGHT: Final = "ID not in flight"
 NOT_OWNER: Final = "client does not own message"
 Failures = list[tuple[bytes, str]]
-_FIN: Final = b"FIN "
-_LF: Final = b"\n"
 _AT_ONCE: Final = 4096
 """Of what there may be millions of, so many are looked at before others have their turn."""
 
@@ -273,18 +271,6 @@ class Channel:
 
     # --- answers -----------------------------------------------------------------------------------------------
 
-    def finish_lines(self, consumer: Consumer, data: bytes | bytearray, pos: int, end: int, now: int) -> int:
-        """The fast way: `data[pos:end]` starts with `FIN <id>\\n` lines. Finishes as long a run as it recognises as a
-        whole (ids in the order of delivery) and returns the new pos; pos unchanged means: parse one by one."""
-        stride = ID_BYTES + 5
-        while end - pos >= stride:
-            found = consumer.in_flight.match(data, pos, end, _FIN, _LF)
-            if found is None:
-                break
-            self._finish(consumer, *found, now)
-            pos += stride * found[2]
-        return pos
-
     def finish(self, consumer: Consumer, ids: bytes, now: int) -> Failures:
         """FIN of n ids (16 bytes each, contiguous). Returns the failed ones with the reason for the error text:
         NOT_IN_FLIGHT or NOT_OWNER."""
@@ -321,9 +307,9 @@ class Channel:
         failures: Failures = []
         pos, end = 0, len(ids)
         while pos < end:
-            found = consumer.in_flight.match(ids, pos, end)
+            found = consumer.in_flight.match(ids, pos)
             if found is None:
-                message_id = bytes(ids[pos : pos + ID_BYTES])
+                message_id = ids[pos : pos + ID_BYTES]
                 others = (other for other in self.consumers + self._departed if other is not consumer)
                 owned = any(other.in_flight.find(message_id) for other in others)
                 failures.append((message_id, NOT_OWNER if owned else NOT_IN_FLIGHT))

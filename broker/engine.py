@@ -41,7 +41,7 @@ __all__ = ["DataPathError", "Engine", "EngineOptions", "Event", "SyncJob"]
 _DELETED: Final = ".deleted-"
 _DELETED_DIRECTORY: Final = re.compile(r".+\.log\.deleted-[0-9a-f]{8}")
 _TICK_MAX_NS: Final = 1_000_000_000
-_METADATA_DELAY_NS: Final = 100_000_000
+_METADATA_DELAY_NS: Final = 100_000_000  # for each thousand topics: all of them are written each time
 _REST_EVERY_NS: Final = 30_000_000_000
 _DISK_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
@@ -208,8 +208,8 @@ class Engine:
                 channel.on_time(now)
         if shared.metadata_changed and now >= self._metadata_due:
             self.try_to_save_metadata()
-            pause = self._options.persist_interval_ns if self._metadata_failed else _METADATA_DELAY_NS
-            self._metadata_due = now + pause
+            pause = _METADATA_DELAY_NS * (1 + len(self.topics) // 1000)
+            self._metadata_due = now + (self._options.persist_interval_ns if self._metadata_failed else pause)
         if now >= self._next_persist:
             self._next_persist = now + self._options.persist_interval_ns
             self._persist(now)
@@ -249,7 +249,7 @@ class Engine:
     # --- metadata and the end ----------------------------------------------------------------------------------
 
     def save_metadata(self) -> None:
-        """Write nsqd.dat now, or OSError. Pausing does it by itself; creating does within 100 ms by `tick`."""
+        """Write nsqd.dat now, or OSError. Pausing does it by itself, creating by `tick` within a moment."""
         topics = {
             topic.name: TopicMetadata(
                 topic.paused,

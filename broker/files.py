@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import secrets
 import shutil
 from collections.abc import Sequence
 from typing import Final
@@ -93,9 +92,6 @@ class Files:
     def truncate(self, handle: int, size: int) -> None:
         os.ftruncate(handle, size)
 
-    def sync(self, handle: int) -> None:
-        os.fdatasync(handle)
-
     def sync_path(self, path: str) -> None:
         """fsync a file or directory by name; nothing when it has gone."""
         with contextlib.suppress(FileNotFoundError):
@@ -113,22 +109,11 @@ class Files:
         except FileNotFoundError:
             return None
 
-    def append_file(self, path: str, data: bytes) -> None:
-        """Append in one write, creating the file."""
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        try:
-            before = os.fstat(handle).st_size
-            if os.write(handle, data) < len(data):
-                os.ftruncate(handle, before)
-                raise OSError(28, "No space left on device", path)
-        finally:
-            os.close(handle)
-
     def replace_file(self, path: str, data: bytes) -> None:
         """The file holds either what it held or `data`, whatever happens."""
-        temporary = f"{path}.{secrets.randbelow(10**9)}.tmp"
+        temporary = f"{path}.tmp"  # what a killed process has left of it is written over
         try:
-            handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
             try:
                 self._write_rest(handle, 0, data)
                 os.fsync(handle)

@@ -124,31 +124,19 @@ class InFlight:
             self._number += 1
             heapq.heappush(self._capped, (run.deadline, self._number, run))
 
-    def match(
-        self, data: bytes | bytearray, pos: int, end: int, lead: bytes = b"", tail: bytes = b""
-    ) -> tuple[Run, int, int] | None:
-        """The longest run in flight that data[pos:end] names: (run, index, count); None when the first id is not here.
-
-        `data` holds ids, each between `lead` and `tail`; only what equals the expected text as a whole counts.
-        """
-        at = pos + len(lead)
-        message_id = bytes(data[at : at + ID_BYTES])
-        found = self.find(message_id)
+    def match(self, ids: bytes, pos: int) -> tuple[Run, int, int] | None:
+        """The longest run in flight that ids[pos:] names: (run, index, count); None when the first id is not here."""
+        found = self.find(ids[pos : pos + ID_BYTES])
         if found is None:
             return None
         run, index = found
-        stride = ID_BYTES + len(lead) + len(tail)
-        count = min(run.present(index), (end - pos) // stride)
-        segment = run.segment
-        while count > 1:
-            text = segment.id_text(index, count, lead, tail)
-            if data.startswith(text, pos):
-                break
-            # Answers need not come in the order of delivery. Look for the part that does.
-            count = _common(data, pos, text) // stride
-        if count <= 1:
-            count = 1 if data.startswith(segment.id_text(index, 1, lead, tail), pos) else 0
-        return (run, index, count) if count else None
+        count = min(run.present(index), (len(ids) - pos) // ID_BYTES)
+        if count > 1:
+            expected = run.segment.ids(index, count)
+            if not ids.startswith(expected, pos):
+                # Answers need not come in the order of delivery. Look for the part that does.
+                count = _common(ids, pos, expected) // ID_BYTES
+        return run, index, count
 
     def find(self, message_id: bytes) -> tuple[Run, int] | None:
         """Where a message is."""
@@ -230,7 +218,7 @@ class InFlight:
         return min(deadline, self._capped[0][0]) if self._capped else deadline
 
 
-def _common(data: bytes | bytearray, pos: int, text: bytes) -> int:
+def _common(data: bytes, pos: int, text: bytes) -> int:
     """How many bytes from pos on equal `text` (which as a whole does not)."""
     low, high = 0, len(text)
     while high - low > 1:

@@ -43,8 +43,11 @@ class Keeper:
 
     def load(self) -> TopicState:
         """Read the state; find the log's end."""
-        state = self.journal.load() or TopicState()
+        known = self.journal.load()
+        state = known or TopicState()
         self.log.load(state.checkpoint)
+        if known is None and self.log.log_files:
+            self._shared.warn(f"{self.journal.path} is missing: what is in the log beside it counts as just published")
         if state.importing is not None:  # it did not come to an end
             self.log.truncate(state.importing)
         self.imported = state.imported
@@ -162,6 +165,9 @@ class Keeper:
         self.save()
 
     def close(self) -> None:
-        """Save everything."""
-        self.save(everything=True)
+        """Save everything, unless the journal has it."""
+        topic = self._topic
+        # What is delivered is not noted as a change: who answers soon makes it one.
+        if topic in self._shared.changed or any(channel.in_flight_count for channel in topic.channels.values()):
+            self.save(everything=True)
         self.log.rest()

@@ -58,6 +58,7 @@ class Log:
         self._reader: tuple[LogFile, int] | None = None
         self._spoilt = False  # the last file has rubbish behind `size` that could not be cut off
         self._hints: dict[int, tuple[LogFile, int, int]] = {}  # where reading goes on: seq -> file, offset, chunk
+        self._missing_before: set[int] = set()  # has been said
         self.log_files: list[LogFile] = []
         self.end = 0  # the next message's sequence number
         self.last_id = 0
@@ -77,8 +78,12 @@ class Log:
         for file, following in zip(self.log_files, self.log_files[1:], strict=False):
             file.end = following.base
         base, size, self.end, self.last_id = checkpoint
+        if size and (not self.log_files or self.log_files[-1].base < base):
+            self._warn(f"{self._directory}: the file of messages {base} to {self.end - 1} is missing")
         if self.log_files:
             file = self.log_files[-1]
+            if file.base == base and size > file.size:
+                self._warn(f"{file.path}: {size - file.size} bytes are missing at its end")
             known = size if file.base == base and size <= file.size else 0
             file.end = self.end if known else file.base
             self._recover_end(file, known)
@@ -121,6 +126,11 @@ class Log:
             file.end = seq
         self.end = seq
         self._hints.clear()
+
+    @property
+    def begin(self) -> int:
+        """The sequence number of the first message that may be left."""
+        return self.log_files[0].base if self.log_files else self.end
 
     @property
     def checkpoint(self) -> Checkpoint:
@@ -203,20 +213,28 @@ class Log:
     def read(self, seq: int, stop: int) -> list[Segment]:
         """Segments from the one that holds message `seq` on, about a chunk of them. Where data is damaged or gone the
         first begins later; [] when nothing before `stop` is left."""
-        while seq < stop:
+        wanted = seq
+        segments: list[Segment] = []
+        while seq < stop and not segments:
             place = self._hints.pop(seq, None) or self._locate(seq)
             if place is None:
-                return []
+                seq = self.end
+                break
             file, offset, chunk = place
             try:
                 segments = self._read_chunk(file, seq, offset, chunk)
             except OSError as error:
-                self._warn(f"{file.path}: {error}; messages up to {file.end} are skipped")
-                segments = []
-            if segments:
-                return segments
-            seq = max(file.end, seq + 1)
-        return []
+                self._warn(f"{file.path}: {error}")
+            seq = segments[0].base if segments else max(file.end, seq + 1)
+        if seq > wanted:
+            self._say_missing(wanted, seq)
+        return segments
+
+    def _say_missing(self, first: int, stop: int) -> None:
+        """Once for what is missing before message `stop`, however many ask for a part of it."""
+        if stop not in self._missing_before:
+            self._missing_before.add(stop)
+            self._warn(f"{self._directory}: messages {first} to {stop - 1} are missing")
 
     def places(self, first: int, stop: int) -> list[tuple[LogFile, int]]:
         """The files of messages first .. stop - 1, each with how many of them it holds."""

@@ -304,12 +304,12 @@ class Segment:
         starts = (self.offset(at) + TIMESTAMP_AT for at in range(index, index + count))
         return [int.from_bytes(frames[at : at + 8], "big") for at in starts]
 
-    def id_text(self, index: int, count: int, lead: bytes, tail: bytes) -> bytes:
-        """What a client sends to name these messages in order: lead + id + tail for each."""
+    def ids(self, index: int, count: int) -> bytes:
+        """Of these messages in order, one after the other."""
         if len(self.key) == ID_BYTES:
-            return lead + self.key + tail
+            return self.key
         start = self.first + index
-        return lead + self.prefix + (tail + lead + self.prefix).join(HEX3[start : start + count]) + tail
+        return self.prefix + self.prefix.join(HEX3[start : start + count])
 
     def index_of(self, last3: bytes) -> int:
         """The index of the id with the segment's prefix and these last characters; may be out of range."""

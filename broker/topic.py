@@ -317,13 +317,14 @@ class Topic:
         self._ids = IdGenerator(self._shared.options.node_id, self.keeper.log.last_id)
         for name in {**state.channels, **dict.fromkeys(names)}:
             channel = self.channels[name] = Channel(name, self, self._shared, now)
-            self._set_of_channels_changed()
             self._shared.events.append(Event("channel_created", self.name, name))
             channel.restore(state.channels.get(name) or ChannelState(), now)
-        known = state.checkpoint[2]
+        self._set_of_channels_changed()
+        known = max(state.checkpoint[2], self.keeper.log.begin)
         if known < self._end:  # published after the state was last saved
             self.held = [*self.held, (known, self._end)]
-        self._note_change()
+        if self.keeper.log.log_files:
+            self._note_change()
 
     def import_segments(self, channel: str | None, imported: list[Segment]) -> None:
         """Messages from elsewhere, before the start: for one channel or (None) as if just published."""

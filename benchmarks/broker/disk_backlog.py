@@ -3,7 +3,8 @@
     NSQ_GO_BIN=/folder/with/go/binaries python benchmarks/broker/disk_backlog.py [--messages 20000000] [--only ours]
 
 200 bytes a message, ``--mem-queue-size=10000``, two channels of which one never reads. About 5 GB of disk are needed.
-Each line is a moment: the memory nsqd has then, the most it had since the line before, and its files.
+Each line is a moment: the memory nsqd has then, the most it had since the line before, and its files. The exit code is
+1 where ours ever had more than 300 MB.
 """
 
 import argparse
@@ -11,7 +12,6 @@ import re
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -20,22 +20,17 @@ from daemons import Nsqd, bench_writer, start_reader
 
 TOPIC, READ, NEVER_READ = "t", "read", "never-read"
 _MIB = 1024 * 1024
+_ALLOWED_BYTES = 300_000_000
 
 
-def report(daemon: Nsqd, moment: str) -> None:
-    """One line; the peak begins anew."""
+def report(daemon: Nsqd, moment: str) -> float:
+    """One line; the peak, in MiB, begins anew."""
     status = Path(f"/proc/{daemon.pid}/status").read_text()
     now, peak = (int(re.search(rf"{name}:\s+(\d+) kB", status)[1]) / 1024 for name in ("VmRSS", "VmHWM"))
     disk = sum(path.stat().st_size for path in daemon.folder.rglob("*") if path.is_file()) / _MIB
     print(f"{daemon.name:5} {moment:48} {now:7.0f} MiB now {peak:7.0f} MiB at most {disk:7.0f} MiB on disk", flush=True)
     Path(f"/proc/{daemon.pid}/clear_refs").write_text("5")
-
-
-@contextmanager
-def timed(daemon: Nsqd, moment: str) -> Iterator[None]:
-    began = time.monotonic()
-    yield
-    report(daemon, f"{moment} ({time.monotonic() - began:.2f} s)")
+    return peak
 
 
 def publish(daemon: Nsqd, count: int) -> None:
@@ -59,25 +54,23 @@ def _depth(daemon: Nsqd) -> int:
     return int(channels[READ]["depth"])
 
 
-def measure(name: str, count: int, seconds: float) -> None:
-    daemon = Nsqd(name, "--mem-queue-size=10000")
-    try:
-        daemon.create(TOPIC, READ, NEVER_READ)
-        report(daemon, "started")
-        with timed(daemon, f"published {count:,}"):
-            publish(daemon, count)
-        with timed(daemon, f"read for {seconds:g} s"):
-            consume(daemon, seconds)
-        for moment, end in (("started after a stop", daemon.stop), ("started after kill -9", daemon.kill)):
-            end()
-            began = time.monotonic()
-            daemon.start()
-            daemon.ping()
-            report(daemon, f"{moment}, /ping after {time.monotonic() - began:.2f} s")
-        with timed(daemon, f"read for {seconds:g} s after the start"):
-            consume(daemon, seconds)
-    finally:
-        daemon.remove()
+def measure(daemon: Nsqd, count: int, seconds: float) -> Iterator[str]:
+    """Names each moment when it has come."""
+    daemon.create(TOPIC, READ, NEVER_READ)
+    yield "started"
+    began = time.monotonic()
+    publish(daemon, count)
+    yield f"published {count:,} ({time.monotonic() - began:.2f} s)"
+    consume(daemon, seconds)
+    yield f"read for {seconds:g} s"
+    for moment, end in (("stop", daemon.stop), ("kill -9", daemon.kill)):
+        end()
+        began = time.monotonic()
+        daemon.start()
+        daemon.ping()
+        yield f"started after a {moment}, /ping after {time.monotonic() - began:.2f} s"
+    consume(daemon, seconds)
+    yield f"read for {seconds:g} s after the start"
 
 
 def main() -> None:
@@ -86,7 +79,13 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=5.0, help="of reading")
     parser.add_argument("--only", choices=("go", "ours"), default="ours")
     asked = parser.parse_args()
-    measure(asked.only, asked.messages, asked.seconds)
+    daemon = Nsqd(asked.only, "--mem-queue-size=10000")
+    try:
+        peak = max(report(daemon, moment) for moment in measure(daemon, asked.messages, asked.seconds))
+    finally:
+        daemon.remove()
+    if asked.only == "ours" and peak * _MIB > _ALLOWED_BYTES:
+        sys.exit(f"ours had {peak:.0f} MiB, more than {_ALLOWED_BYTES / _MIB:.0f}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The engine alone: CPU microseconds per message for publishing, and for delivering and finishing.
+"""The engine alone: CPU microseconds per message for publishing, and for delivering, parsing FINs and finishing.
 
     python benchmarks/broker/engine.py [--messages N] [--profile]
 
@@ -20,6 +20,7 @@ from pyspark_nsq.broker.channel import Channel, Consumer
 from pyspark_nsq.broker.engine import Engine, EngineOptions
 from pyspark_nsq.broker.files import Files
 from pyspark_nsq.broker.topic import Topic
+from pyspark_nsq.proto.parser import CommandParser, Finish, Limits
 
 BODY = bytes(range(200))
 ROUNDS = 5
@@ -84,6 +85,7 @@ def measure_consume(messages: int, batch: int, answers: int, mem_queue_size: int
     channel = bench.channels[0]
     consumer = Consumer()
     channel.subscribe(consumer)
+    parser = CommandParser(Limits())
     rdy = 2500
     expected: list[bytes] = []
     spent = 0.0
@@ -99,10 +101,12 @@ def measure_consume(messages: int, batch: int, answers: int, mem_queue_size: int
         expected.clear()
         data, text = text[: answers * 21], text[answers * 21 :]
         start = time.process_time()
-        end = channel.finish_lines(consumer, data, 0, len(data), now)
+        for command in parser.feed(data):
+            assert isinstance(command, Finish)
+            failures = channel.finish(consumer, command.ids, now)
+            assert not failures
         bench.turn()
         spent += time.process_time() - start
-        assert end == len(data)
         finished += len(data) // 21
     bench.close()
     return spent / messages * 1e6

@@ -126,8 +126,7 @@ def test_segments_hold_the_messages_with_one_attempt_more(drawn: list[tuple[int,
         assert segment.base == base
         base = segment.end
         frames = parse([segment.frames])
-        text = segment.id_text(0, segment.count, b"", b"")
-        assert text == b"".join(frame.message_id for frame in frames)
+        assert segment.ids(0, segment.count) == b"".join(frame.message_id for frame in frames)
     frames = parse(segment.frames for segment in found)
     expected = [Frame(NOW, min(attempts + 1, 65535), one, body) for _, attempts, one, body in messages]
     assert frames == expected

@@ -242,21 +242,17 @@ class EngineMachine(RuleBasedStateMachine):
     def ids_of(self, numbers: list[int]) -> bytes:
         return b"".join(self.ids[number] for number in numbers)
 
-    @rule(data=st.data(), lines=st.booleans())
-    def finish(self, data: st.DataObject, lines: bool) -> None:
+    @rule(data=st.data())
+    def finish(self, data: st.DataObject) -> None:
         found = self.pick_answered(data)
         if found is None:
             return
         name, number, answered = found
         model = self.channels[name]
         consumer = model.consumers[number]
-        if lines:
-            text = b"".join(b"FIN %b\n" % self.ids[at] for at in answered)
-            assert self.channel(name).finish_lines(consumer, text + b"FIN 0", 0, len(text) + 5, self.now) == len(text)
-        else:
-            unknown = b"0123456789abcdef"
-            failures = self.channel(name).finish(consumer, self.ids_of(answered) + unknown, self.now)
-            assert failures == [(unknown, "ID not in flight")]
+        unknown = b"0123456789abcdef"
+        failures = self.channel(name).finish(consumer, self.ids_of(answered) + unknown, self.now)
+        assert failures == [(unknown, "ID not in flight")]
         for at in answered:
             model.messages[at].finished = True
             model.messages[at].consumer = None

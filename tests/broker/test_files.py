@@ -25,12 +25,11 @@ def test_everything_made_is_for_the_owner_only(files: Files, tmp_path: Path) -> 
     try:
         files.make_directory(str(tmp_path / "d"))
         files.close(files.open(str(tmp_path / "opened"), create=True))
-        files.append_file(str(tmp_path / "appended"), b"x")
         files.replace_file(str(tmp_path / "replaced"), b"x")
     finally:
         os.umask(old)
     assert stat.S_IMODE((tmp_path / "d").stat().st_mode) == 0o700
-    for name in ("opened", "appended", "replaced"):
+    for name in ("opened", "replaced"):
         assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600
 
 
@@ -45,7 +44,6 @@ def test_writes_land_where_they_should_however_many_buffers(files: Files, tmp_pa
     assert files.read(handle, 0, 1 << 20) == b"head" + b"".join(pieces) + b"tail"
     files.truncate(handle, 4)
     assert files.read(handle, 2, 100) == b"ad"
-    files.sync(handle)
     files.close(handle)
 
 
@@ -75,6 +73,13 @@ def test_replacing_leaves_the_old_content_when_it_fails(
     assert os.listdir(tmp_path) == ["f"]
 
 
+def test_what_a_kill_left_of_a_replacement_is_written_over(files: Files, tmp_path: Path) -> None:
+    (tmp_path / "f.tmp").write_bytes(b"a long text that never came to be")
+    files.replace_file(str(tmp_path / "f"), b"new")
+    assert (tmp_path / "f").read_bytes() == b"new"
+    assert os.listdir(tmp_path) == ["f"]
+
+
 def test_what_is_not_there_is_no_error_where_that_is_the_aim(files: Files, tmp_path: Path) -> None:
     missing = str(tmp_path / "missing")
     files.remove(missing)
@@ -91,4 +96,4 @@ def test_what_is_not_there_is_no_error_where_that_is_the_aim(files: Files, tmp_p
     with pytest.raises(FileNotFoundError):
         files.open(missing)
     with pytest.raises(FileNotFoundError):
-        files.append_file(str(tmp_path / "no" / "file"), b"x")
+        files.open(str(tmp_path / "no" / "file"), create=True)

@@ -146,7 +146,7 @@ def test_a_line_of_another_shape_ends_the_reading(text: bytes) -> None:
     files = MemoryFiles()
     journal, _ = opened(files)
     journal.append(TopicState(checkpoint=(0, 0, 1, 0)))
-    files.append_file("data/state", b"%08x %b\n" % (zlib.crc32(text), text))
+    files.entries["data/state"].data += b"%08x %b\n" % (zlib.crc32(text), text)
     loaded = opened(files)
     assert loaded[0].load() == TopicState(checkpoint=(0, 0, 1, 0))
     assert "the state ends early" in loaded[1][0]

@@ -174,8 +174,66 @@ def test_a_missing_file_costs_its_messages_only() -> None:
     expected = [number for number in range(24) if not lost.base <= number < lost.end]
     assert world.numbers() == expected
     assert "No such file" in world.warnings[0]
+    world.warnings.clear()
     world.open()
-    assert world.numbers() == expected
+    for _ in range(3):
+        assert world.numbers() == expected
+    (warning,) = world.warnings
+    assert f"messages {lost.base} to {lost.end - 1} are missing" in warning
+
+
+def test_a_missing_first_or_only_file_is_said_once() -> None:
+    world = World(300)
+    world.append(*[2] * 12)
+    first = world.log.log_files[0]
+    world.files.remove(first.path)
+    world.open()
+    for _ in range(3):
+        assert world.numbers() == list(range(first.end, 24))
+    (warning,) = world.warnings
+    assert f"messages 0 to {first.end - 1} are missing" in warning
+    checkpoint = world.log.checkpoint
+    for path in [path for path in world.files.entries if path.endswith(".log")]:
+        world.files.remove(path)
+    log = Log(world.files, "data/t.log", 300, world.warnings.append)
+    log.load(checkpoint)
+    world.warnings.clear()
+    for seq in range(24):
+        assert log.read(seq, seq + 1) == []
+    (warning,) = world.warnings
+    assert "messages 0 to 23 are missing" in warning
+
+
+def test_a_missing_last_file_is_said_at_the_start() -> None:
+    world = World(300)
+    world.append(*[2] * 12)
+    checkpoint = world.log.checkpoint
+    lost = world.log.log_files[-1]
+    for file in reversed(world.log.log_files):
+        world.files.remove(file.path)
+        log = Log(world.files, "data/t.log", 300, world.warnings.append)
+        log.load(checkpoint)
+        assert log.end == 24
+        assert f"the file of messages {lost.base} to 23 is missing" in world.warnings[-1]
+        world.log = log
+        assert world.numbers() == list(range(file.base))
+
+
+def test_a_last_file_that_has_become_shorter_is_said_at_the_start() -> None:
+    world = World(10_000)
+    world.append(3, 3)
+    size = len(world.only_file())
+    world.append(3)
+    checkpoint = world.log.checkpoint
+    missing = len(world.only_file()) - size
+    del world.only_file()[size:]
+    log = Log(world.files, "data/t.log", 10_000, world.warnings.append)
+    log.load(checkpoint)
+    assert log.end == 9
+    assert f"{missing} bytes are missing at its end" in world.warnings[0]
+    world.log = log
+    assert world.numbers() == list(range(6))
+    assert "messages 6 to 8 are missing" in world.warnings[1]
 
 
 def test_a_failed_append_leaves_nothing_behind() -> None:

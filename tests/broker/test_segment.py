@@ -47,8 +47,7 @@ def test_slices_offsets_and_ids_agree_with_the_frames(bodies: list[bytes], data:
     count = data.draw(st.integers(1, len(bodies) - index))
     frames = parse([segment.slice(index, count)])
     assert [frame.body for frame in frames] == bodies[index : index + count]
-    text = segment.id_text(index, count, b"FIN ", b"\n")
-    assert text == b"".join(b"FIN %b\n" % frame.message_id for frame in frames)
+    assert segment.ids(index, count) == b"".join(frame.message_id for frame in frames)
     assert segment.index_of(frames[0].message_id[13:]) == index
     room = data.draw(st.integers(-5, 2000))
     sizes = [len(body) + 34 for body in bodies[index : index + count]]
@@ -94,7 +93,7 @@ def test_foreign_ids_are_found_whole() -> None:
     frame = build_frame(NOW, 3, b"any sixteen byte", b"body")
     segment = Segment(0, 1, frame, len(frame))
     assert segment.key == b"any sixteen byte"
-    assert segment.id_text(0, 1, b"", b"") == b"any sixteen byte"
+    assert segment.ids(0, 1) == b"any sixteen byte"
 
 
 def packed(bodies: list[bytes], base: int = 0, first: int = 0, due: int = 0) -> Segment:

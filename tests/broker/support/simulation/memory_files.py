@@ -42,6 +42,7 @@ class MemoryFiles(Files):
         self.capacity: int | None = None  # bytes on the disk
         self.synced_paths: list[str] = []
         self.listed: list[str] = []
+        self.replaced_paths: list[str] = []
 
     # --- faults ------------------------------------------------------------------------------------------------
 
@@ -201,20 +202,8 @@ class MemoryFiles(Files):
     def read_file(self, path: str) -> bytes | None:
         return bytes(self.entries[path].data) if path in self.entries else None
 
-    def append_file(self, path: str, data: bytes) -> None:
-        if os.path.dirname(path) not in self.directories:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-        fate = self._step()
-        if fate == "fail":
-            raise OSError(self.error, os.strerror(self.error))
-        if len(data) > self._room():
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        content = self.entries.setdefault(path, Inode()).data
-        content += data[: self.random.randint(0, len(data))] if fate else data
-        if fate:
-            raise Killed
-
     def replace_file(self, path: str, data: bytes) -> None:
+        self.replaced_paths.append(path)
         fate = self._step()
         if fate == "fail":
             raise OSError(self.error, os.strerror(self.error))
