@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 NOT_IN_FLIGHT: Final = "ID not in flight"
 NOT_OWNER: Final = "client does not own message"
 Failures = list[tuple[bytes, str]]
+_READ_AGAIN_NS: Final = 1_000_000_000
 _AT_ONCE: Final = 4096
 """Of what there may be millions of, so many are looked at before others have their turn."""
 
@@ -77,7 +78,9 @@ class Channel:
         self._requeued = Requeued(topic.store)
         self._fresh = 0  # messages that have left the backlog
         self._serving: Requeued | None = None  # where `_next` found something; None: in the backlog
-        self._scheduled = NEVER  # when `on_time` will be called
+        self._waits_for_log = False  # which could not be read
+        self._timers: list[int] = []  # when `on_time` will be called, descending
+        self._scheduled = NEVER  # the next of them
         self._bounded = self.ephemeral or topic.ephemeral
         self._deferred = Deferred(topic.store.log, tracked=not self._bounded)
         self._latency = Latency(shared.options.e2e_window_ns, now) if shared.options.e2e_percentiles else None
@@ -146,7 +149,11 @@ class Channel:
         """Add to `consumers` (the limit of consumers is the server's to check)."""
         self.consumers.append(consumer)
         self.ranked = self.ranked or consumer.nearness.rank > 0
-        if self.depth and not self.paused:
+        self._note_ready()
+
+    def _note_ready(self) -> None:
+        """If there is something to deliver, and somebody to deliver it to."""
+        if self.depth and self.consumers and not self.paused:
             self._shared.ready[self] = None
 
     def unsubscribe(self, consumer: Consumer, now: int) -> None:
@@ -213,12 +220,28 @@ class Channel:
         self.in_flight_count += count
         consumer.in_flight_count += count
         consumer.message_count += count
+        self._waits_for_log = False
         if deadline < self._scheduled:
             self._schedule(deadline)
 
     def _next(self, now: int) -> tuple[Segment, int, int, int] | None:
         """(segment, index, count, extra attempts) of what is to be delivered next; extra is 0 for fresh messages and
         those that come from being deferred, which nobody has seen yet."""
+        try:
+            return self._find(now)
+        except OSError as error:
+            self._wait_for_log(error, now)
+            return None
+
+    def _wait_for_log(self, error: OSError, now: int) -> None:
+        """Nothing can be read now; nothing is lost either."""
+        if not self._waits_for_log:
+            self._waits_for_log = True
+            self._shared.options.log("error", f"TOPIC({self.topic.name}): failed to read - {error}")
+        if now + _READ_AGAIN_NS < self._scheduled:
+            self._schedule(now + _READ_AGAIN_NS)
+
+    def _find(self, now: int) -> tuple[Segment, int, int, int] | None:
         put_aside = 0
         while True:
             requeued = self._requeued
@@ -358,6 +381,8 @@ class Channel:
             self._schedule(due)
 
     def _schedule(self, deadline: int) -> None:
+        """Sooner than it would be."""
+        self._timers.append(deadline)
         self._scheduled = deadline
         self._shared.schedule(deadline, self)
 
@@ -365,7 +390,11 @@ class Channel:
         """A deadline has come: time-outs and deferred messages."""
         if self.deleted or now < self._scheduled:
             return  # an earlier or a later call does the work
-        self._scheduled = NEVER
+        while self._timers and self._timers[-1] <= now:
+            self._timers.pop()
+        self._scheduled = self._timers[-1] if self._timers else NEVER
+        if self._waits_for_log:
+            self._note_ready()
         for entry in self._deferred.take_due(now, _AT_ONCE):
             self._requeue(entry.segment, entry.seq, entry.messages, entry.extra)
         deadline = self._deferred.next_due
@@ -374,7 +403,7 @@ class Channel:
                 self._expire(consumer, now)
                 deadline = min(deadline, consumer.in_flight.next_deadline)
         self._departed = [consumer for consumer in self._departed if consumer.in_flight_count]
-        if deadline < NEVER:
+        if deadline < self._scheduled:
             self._schedule(deadline)
 
     def _expire(self, consumer: Consumer, now: int) -> None:
@@ -394,11 +423,10 @@ class Channel:
     def unpause(self, now: int) -> None:
         """The reverse of `pause`."""
         self._set_paused(False, now)
-        if self.consumers and self.depth:
-            self._shared.ready[self] = None
 
     def _set_paused(self, paused: bool, _now: int) -> None:
         self.paused = paused
+        self._note_ready()
         if not self._bounded:
             self._shared.save_metadata()
 

@@ -8,6 +8,7 @@ the previous one ends.
 from __future__ import annotations
 
 import bisect
+import errno
 import os
 import re
 import secrets
@@ -24,6 +25,8 @@ CHUNK_MIN: Final = 64 * 1024
 CHUNK_MAX: Final = 1024 * 1024
 """Reading ahead starts small (there may be thousands of channels) and doubles while a reader goes on."""
 _HINTS_MAX: Final = 64
+_GONE: Final = (errno.ENOENT, errno.EIO)
+"""What cannot be read because of one of these never can; too few file descriptors or too little memory do not last."""
 _NAME: Final = re.compile(r"(\d{20})-([0-9a-f]{8})\.log")
 
 Checkpoint = tuple[int, int, int, int]
@@ -212,7 +215,7 @@ class Log:
 
     def read(self, seq: int, stop: int) -> list[Segment]:
         """Segments from the one that holds message `seq` on, about a chunk of them. Where data is damaged or gone the
-        first begins later; [] when nothing before `stop` is left."""
+        first begins later; [] when nothing before `stop` is left. OSError when it may work another time."""
         wanted = seq
         segments: list[Segment] = []
         while seq < stop and not segments:
@@ -224,6 +227,8 @@ class Log:
             try:
                 segments = self._read_chunk(file, seq, offset, chunk)
             except OSError as error:
+                if error.errno not in _GONE:
+                    raise
                 self._warn(f"{file.path}: {error}")
             seq = segments[0].base if segments else max(file.end, seq + 1)
         if seq > wanted:

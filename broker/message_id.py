@@ -45,7 +45,7 @@ class IdGenerator:
         first = self._next
         stop = first + count
         if stop > IDS_PER_TICK or tick > self._tick + TICKS_LAG:
-            self._tick = max(tick, self._tick + 1)
+            self._tick = max(tick, self._tick + 1) & _TICK_MASK
             self._prefix = self._tick_prefix()
             first, stop = 0, count
         self._next = stop

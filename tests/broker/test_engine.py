@@ -218,6 +218,21 @@ def test_every_other_message_for_later_does_not_make_the_journal_long() -> None:
     assert channel.deferred_count == 300
 
 
+def test_short_delays_leave_no_timers_behind_beside_a_long_one() -> None:
+    broker = Broker()
+    channel = broker.channel("t", "c")
+    consumer = broker.consumer(channel)
+    broker.publish("t", b"later", defer_ns=3600 * SECOND)
+    broker.publish("t", b"x")
+    for _ in range(200):
+        (frame,) = broker.get(channel, consumer)
+        channel.requeue(consumer, frame.message_id, SECOND // 100, broker.now)
+        broker.wait(SECOND // 100)
+    assert len(broker.engine._shared._timers) < 10
+    broker.wait(3600 * SECOND)
+    assert sorted(bodies(broker.get(channel, consumer))) == [b"later", b"x"]
+
+
 def test_latencies_are_measured_when_asked_for() -> None:
     broker = Broker(e2e_percentiles=(1.0, 0.5))
     channel = broker.channel("t", "c")

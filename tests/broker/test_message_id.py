@@ -46,6 +46,11 @@ def test_another_node_id_after_a_restart_does_not_repeat_ids() -> None:
     assert numbers(IdGenerator(3, last).take(1, START), 1)[0] > last
 
 
+def test_ids_keep_their_length_after_the_highest_of_all() -> None:
+    prefix, _first = IdGenerator(1023, 2**64 - 1).take(1, START)
+    assert len(prefix) == 13
+
+
 def test_node_id_has_ten_bits() -> None:
     with pytest.raises(ValueError, match="1024"):
         IdGenerator(1024)

@@ -39,6 +39,7 @@ class MemoryFiles(Files):
         self.error = errno.ENOSPC
         self.truncate_fails = False
         self.sync_fails = False
+        self.read_error: int | None = None
         self.capacity: int | None = None  # bytes on the disk
         self.synced_paths: list[str] = []
         self.listed: list[str] = []
@@ -71,6 +72,7 @@ class MemoryFiles(Files):
         """No more faults."""
         self.fail_from = self.fail_until = self.kill_at = None
         self.truncate_fails = self.sync_fails = False
+        self.read_error = None
 
     def kill(self) -> None:
         """The process is gone: its handles and locks too; what it wrote stays."""
@@ -136,6 +138,8 @@ class MemoryFiles(Files):
         return (0, 1) if path in self.directories else None
 
     def open(self, path: str, *, create: bool = False) -> int:
+        if not create and self.read_error is not None:
+            raise OSError(self.read_error, os.strerror(self.read_error), path)
         if path not in self.entries:
             if not create or os.path.dirname(path) not in self.directories:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
