@@ -166,12 +166,7 @@ class NsqdOptions:
     max_bytes_per_file: int = flag(
         "max-bytes-per-file", INT, 100 * 1024 * 1024, "number of bytes per diskqueue file before rolling"
     )
-    sync_every: int = flag(
-        "sync-every",
-        INT,
-        2500,
-        "number of appends to topics' logs per fsync (one takes all that comes for a topic at once)",
-    )
+    sync_every: int = flag("sync-every", INT, 2500, "number of messages per diskqueue fsync")
     sync_timeout_ns: int = flag("sync-timeout", DURATION, 2 * SECOND, "duration of time per diskqueue fsync")
     queue_scan_worker_pool_max: int = flag(
         "queue-scan-worker-pool-max",
