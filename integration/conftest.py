@@ -141,8 +141,6 @@ def make_session(master: str, **settings: str) -> SparkSession:
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.streaming.stopTimeout": "30s",
-        # Idle queries report, too, so that the last FINs are seen.
-        "spark.sql.streaming.noDataProgressEventInterval": "500ms",
     }
     for key, value in {**quiet, **settings}.items():
         builder = builder.config(key, value)
