@@ -62,7 +62,7 @@ class Request:
     target: str
     path: str
     query: str
-    headers: Mapping[str, str]
+    headers: Mapping[str, str] = field(repr=False)  # with them come secrets
     body: bytes = b""
     peer: str = ""
     params: Mapping[str, str] = field(default_factory=dict)

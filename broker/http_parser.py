@@ -12,7 +12,7 @@ bounded by HEAD_BYTES_MAX, the body's limit, and one feed.
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NoReturn
 
 from pyspark_nsq.broker.http_messages import unescape
@@ -51,7 +51,7 @@ class Head:
     target: str
     path: str
     query: str
-    headers: dict[str, str]
+    headers: dict[str, str] = field(repr=False)  # with them come secrets
     http_1_0: bool
     keep_alive: bool
     content_length: int

@@ -14,10 +14,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import grpc
 import pytest
 
 from pyspark_nsq.connector import channels, crews, receiver_process
 from pyspark_nsq.connector.beginning import Beginning
+from pyspark_nsq.connector.channels import TOKEN_KEY
 from pyspark_nsq.connector.crews import LocalCrew, RemoteCrew
 from pyspark_nsq.connector.offsets import first_position
 from pyspark_nsq.connector.options import parse_source_options
@@ -25,6 +27,8 @@ from pyspark_nsq.connector.receiver import Setup
 from pyspark_nsq.connector.receiver_process import ReceiverProcess
 from pyspark_nsq.connector.settings import ConnectionSettings
 from pyspark_nsq.connector.source_state import Limits
+from pyspark_nsq.proto import receiver_pb2 as pb
+from pyspark_nsq.proto import receiver_pb2_grpc
 
 TOKEN = "a token that nobody sees"
 LIMITS = Limits("channel", 100, 2**20, 2**20, None, None, 0.1, 1.0)
@@ -75,6 +79,16 @@ def start() -> Iterator[Callable[[range], ReceiverProcess]]:
 
 
 StartReceiver = Callable[[range], ReceiverProcess]
+
+
+@pytest.fixture
+def remote() -> Iterator[RemoteCrew]:
+    """The driver's side of receivers on executors, none of which is there."""
+    texts = {"receivers": "executors", "receiverHost": "127.0.0.1"}
+    crew = RemoteCrew(parse_source_options(OPTIONS | texts), QUERY, nothing, nothing, nothing)
+    crew.start()
+    yield crew
+    crew.stop()
 
 
 def test_one_has_a_session_of_its_own_and_no_secret_of_spark(
@@ -186,3 +200,27 @@ def test_the_driver_s_side_waits_for_a_port_of_the_query_before(monkeypatch: pyt
     assert crew.way
     assert crew.way.coordinator == f"127.0.0.1:{port}"
     crew.stop()
+
+
+@pytest.mark.parametrize("metadata", [(), ((TOKEN_KEY, ""),), ((TOKEN_KEY, TOKEN[:-1]),), ((TOKEN_KEY, TOKEN + "x"),)])
+def test_the_driver_s_side_answers_nobody_without_the_query_s_token(
+    remote: RemoteCrew, metadata: tuple[tuple[str, str], ...]
+) -> None:
+    assert remote.way
+    with grpc.insecure_channel(remote.way.coordinator) as channel:
+        stub: Any = receiver_pb2_grpc.CoordinatorStub(channel)  # type: ignore[no-untyped-call]
+        calls = [
+            lambda told: stub.Register(pb.Registration(host="h", address="127.0.0.1:1"), metadata=told),
+            lambda told: stub.Gather(pb.Gathering(host="h"), metadata=told),
+            lambda told: stub.Look(pb.Range(lane=7, first=0, end=1), metadata=told),
+        ]
+        for call in calls:
+            with pytest.raises(grpc.RpcError) as refused:
+                call(metadata)
+            assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED  # type: ignore[attr-defined]
+        assert remote.receivers == []
+        assert remote.lost == 0
+        for call in calls:
+            assert call(((TOKEN_KEY, TOKEN),))
+    assert len(remote.receivers) == 1
+    assert remote.lost == 1
