@@ -21,12 +21,15 @@ from pyspark_nsq.proto.arrays import (
 from pyspark_nsq.proto.errors import WireError
 from pyspark_nsq.proto.frames import (
     FRAME_SIZE_MIN,
+    HEARTBEAT,
     MESSAGE,
     MESSAGE_FRAME_SIZE_MIN,
     MESSAGE_HEADER_SIZE,
     MESSAGE_ID_SIZE,
+    RESPONSE,
     Frame,
     check_frame_size,
+    encode_frame,
 )
 
 MESSAGE_SCHEMA: Final = pa.schema(
@@ -40,8 +43,11 @@ MESSAGE_SCHEMA: Final = pa.schema(
 
 # Arrow's binary columns have 32-bit offsets.
 BUFFER_SIZE_MAX: Final = 2**31 - 1
+# nsqd gives up who has not answered the last ones.
+HEARTBEATS_MAX: Final = 100
 
 _SIZE = Struct(">I")
+_HEARTBEAT_FRAME_SIZE: Final = len(encode_frame(RESPONSE, HEARTBEAT))
 _NOTHING: Final = binary_scalar(b"")
 _HEADER = np.dtype(
     [("size", ">u4"), ("type", ">u4"), ("timestamp", ">i8"), ("attempts", ">u2"), ("id", f"V{MESSAGE_ID_SIZE}")]
@@ -104,7 +110,14 @@ def gather(data: Bytes, starts: npt.NDArray[np.int32], record: np.dtype[Any]) ->
     return at_each_byte[starts].view(record)
 
 
+def _check_heartbeats(borders: npt.NDArray[np.int32], types: npt.NDArray[Any]) -> None:
+    count = np.count_nonzero((types == RESPONSE) & (np.diff(borders) == _HEARTBEAT_FRAME_SIZE))
+    if count > HEARTBEATS_MAX:
+        raise WireError(f"{count} heartbeats at once, which come at intervals")
+
+
 def _controls(data: Bytes, borders: npt.NDArray[np.int32], types: npt.NDArray[Any]) -> list[Control]:
+    _check_heartbeats(borders, types)
     messages_before = np.cumsum(types == MESSAGE)
     controls = []
     for index in np.flatnonzero(types != MESSAGE):

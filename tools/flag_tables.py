@@ -16,8 +16,8 @@ with `_` for `-`, but for the few that Go's has under others, such as `id` for `
 a list; the command line wins. [The broker](broker.md) tells what they are about, [the container](container.md) how they
 come from the environment.
 
-The texts are those of Go's nsqd. One of them is not true of ours: `--sync-every` counts appends to the topics' logs, of which
-one takes all that comes for a topic at once.
+The texts are those of Go's nsqd. One of them is not true of ours: `--sync-every` counts appends to the topics' logs,
+of which one takes all that comes for a topic at once.
 """
 FLAG = re.compile(
     r"^  -(?P<name>\S+)(?: (?P<kind>\S+))?\n    \t(?P<usage>.*?)(?: \(default (?P<default>.*)\))?$", re.MULTILINE

@@ -1,10 +1,8 @@
 """Receivers on a standalone cluster of two hosts: who dies, and what becomes of processes, files and messages."""
 
-import os
 import re
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ from rig.cluster import Cluster, Driver, Query, executors, receivers, wait_nothi
 from rig.daemons import Nsqd, wait_until
 from rig.feeding import feed_until, start, two_receivers
 from rig.ports import free_ports
+from rig.receivers import NsqReceiver
 
 COUNT = 1000
 # So many messages in flight, where more of them wait.
@@ -129,17 +128,14 @@ def test_a_stop_in_the_middle_of_a_batch_gives_everything_back(driver: Driver, c
 
 
 @pytest.fixture
-def start_operated(tls: dict[str, str], tmp_path: Path) -> Iterator[Callable[[], "Operated"]]:
-    """Starts an nsq-receiver that ends with the test."""
-    started: list[Operated] = []
-
-    def start_one() -> Operated:
-        started.append(Operated(tmp_path, tls))
-        return started[-1]
-
-    yield start_one
-    for each in started:
-        each.process.kill()
+def operated(tls: dict[str, str], tmp_path: Path) -> Iterator[list[NsqReceiver]]:
+    """Two nsq-receivers with the same token."""
+    flags = ["--tls-cert", tls["receiverTlsCertFile"], "--tls-key", tls["receiverTlsKeyFile"]]
+    with ExitStack() as ending:
+        started = [NsqReceiver(tmp_path / name, flags) for name in "ab"]
+        for each in started:
+            ending.callback(each.kill)
+        yield started
 
 
 def test_receivers_of_an_operator_serve_several_queries(
@@ -148,18 +144,17 @@ def test_receivers_of_an_operator_serve_several_queries(
     topic: str,
     tls: dict[str, str],
     tmp_path: Path,
-    start_operated: Callable[[], "Operated"],
+    operated: list[NsqReceiver],
 ) -> None:
-    operated = [start_operated() for _ in range(2)]
     addresses = ",".join(each.address for each in operated)
     both = [Books(nsqds, topic), Books(nsqds, f"{topic}-b")]
-    options = {"receivers": addresses, "receiverTokenFile": str(tmp_path / "token"), **tls}
+    options = {"receivers": addresses, "receiverTokenFile": str(operated[0].token_file), **tls}
     queries = [driver.start(books.topic, **books.options, **options) for books in both]
     for books, query in zip(both, queries, strict=True):
         query.wait_for(books.publish(COUNT))
         books.wait_settled()
-    assert len(list(tmp_path.glob("nsq-receiver-*"))) == 2
-    operated[0].process.kill()
+    assert len(list(tmp_path.glob("*/nsq-receiver-*"))) == 2
+    operated[0].kill()
     operated[0].restart()
     for books, query in zip(both, queries, strict=True):
         query.wait_for(books.publish(COUNT))
@@ -172,37 +167,7 @@ def test_receivers_of_an_operator_serve_several_queries(
         books.wait_all_back(count)
     for query in queries:
         query.stop()
-    assert not list(tmp_path.glob("nsq-receiver-*"))
-
-
-class Operated:
-    """An nsq-receiver."""
-
-    def __init__(self, folder: Path, tls: dict[str, str]) -> None:
-        token = folder / "token"
-        token.write_text("0123456789abcdef0123456789abcdef\n")
-        self._command = ["--token-file", str(token), "--tls-cert", tls["receiverTlsCertFile"]]
-        self._command += ["--tls-key", tls["receiverTlsKeyFile"]]
-        self._folder = folder
-        self.address = self._start("127.0.0.1:0")
-
-    def _start(self, listen: str) -> str:
-        command = [sys.executable, "-P", "-m", "pyspark_nsq.connector.nsq_receiver", "--listen", listen]
-        variables = os.environ | {"TMPDIR": str(self._folder)}
-        self.process = subprocess.Popen([*command, *self._command], env=variables, stderr=subprocess.PIPE, text=True)
-        assert self.process.stderr
-        for line in self.process.stderr:
-            if found := re.search(r"listening on (\S+)", line):
-                return found[1]
-        raise AssertionError("it did not start")
-
-    def restart(self) -> None:
-        self.process.wait()
-        self._start(self.address)
-
-    def stop(self) -> None:
-        self.process.terminate()
-        assert self.process.wait(30) == 0
+    assert not list(tmp_path.glob("*/nsq-receiver-*"))
 
 
 def test_a_killed_driver_leaves_nothing(driver: Driver, cluster: Cluster, books: Books) -> None:

@@ -1,21 +1,21 @@
 """The suite as a program: ``./run faults [--long] [--seed N] [--only NAME] [--broker go|ours] [--report FOLDER]``."""
 
 import argparse
-import fnmatch
 import os
 import random
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 from rig.daemons import Implementation
 
-from faults import crash, lies, network
 from faults.report import Row, append, write
-from faults.scenario import Context, Scenario, Skipped, end_in_order_when_asked, found, own_brokers, run
+from faults.scenario import Context, Scenario, Skipped, end_in_order_when_asked, found, matching, own_brokers, run
+
+# None takes so long, however busy the machine is.
+_LIMIT_S = 3600.0
 
 
 def main() -> int:
@@ -25,15 +25,16 @@ def main() -> int:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "rows.jsonl").unlink(missing_ok=True)
     began = time.monotonic()
-    chosen = [
-        (impl, scenario)
-        for scenario, broker in choose(options)
-        for impl in implementations(scenario, broker or options.broker)
+    wanted = [
+        (scenario, make) for scenario, broker in choose(options) for make in makes(scenario, broker or options.broker)
+    ]
+    chosen = [(impl, scenario) for scenario, make in wanted if (impl := implementation(make))]
+    skipped = [
+        f"{scenario.name}@{make} (NSQ_GO_BIN is not set)" for scenario, make in wanted if not implementation(make)
     ]
     print(f"{len(chosen)} scenarios, seed {options.seed}, report in {folder}", flush=True)
-    skipped: list[str] = []
     with tempfile.TemporaryDirectory(prefix="nsq-faults-") as place:
-        context = Context(own_brokers(), Path(place), options.seed, options.long)
+        context = Context(own_brokers(), Path(place), options.seed, options.long, _LIMIT_S)
         with context.ending:
             for number, (impl, scenario) in enumerate(chosen):
                 own = replace(context, impl=impl, folder=Path(place) / f"{number}", seed=options.seed + number)
@@ -73,21 +74,24 @@ def choose(options: argparse.Namespace) -> list[tuple[Scenario, str]]:
     chosen: list[tuple[Scenario, str]] = []
     for pattern in options.only:
         name, _, broker = pattern.partition("@")
-        matching = [scenario for scenario in found() if fnmatch.fnmatchcase(scenario.name, name)]
-        if not matching and (single := crash.named(name) or network.named(name) or lies.named(name)):
-            matching = [single]
-        if not matching:
+        if not (scenarios := matching(name)):
             sys.exit(f"there is no scenario {name!r}; --list shows them")
-        chosen += [(scenario, broker.replace("-", "")) for scenario in matching]
+        chosen += [(scenario, broker.replace("-", "")) for scenario in scenarios]
     return chosen
 
 
-def implementations(scenario: Scenario, broker: str | None) -> Iterator[Implementation]:
-    go = os.environ.get("NSQ_GO_BIN")
-    if broker in (None, "go") and "go" in scenario.brokers and go:
-        yield Implementation("go", Path(go).absolute())
-    if broker in (None, "ours") and ("ours" in scenario.brokers or "go" not in scenario.brokers):
-        yield own_brokers()
+def makes(scenario: Scenario, broker: str | None) -> list[str]:
+    """Whose brokers it is run against; ours are there where it needs none."""
+    of_these = scenario.brokers if "go" in scenario.brokers else ["ours"]
+    return [make for make in of_these if broker in (None, make)]
+
+
+def implementation(make: str) -> Implementation | None:
+    """None where Go's are not at hand."""
+    if make == "ours":
+        return own_brokers()
+    folder = os.environ.get("NSQ_GO_BIN")
+    return Implementation("go", Path(folder).absolute()) if folder else None
 
 
 def attempt(scenario: Scenario, context: Context, report: Path) -> list[str]:

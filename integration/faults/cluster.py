@@ -1,7 +1,9 @@
 """Brokers to break: some nsqds behind proxies, found by lookupd, and one more for what the sink publishes."""
 
+import itertools
+import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -20,12 +22,15 @@ NSQD_FLAGS = ("-mem-queue-size=0", "-sync-every=1", "-msg-timeout=3s")
 class Cluster:
     """Publishing goes straight to the nsqds, consuming through the proxies."""
 
-    def __init__(self, impl: Implementation, folder: Path, nsqds: int = 2, flags: Sequence[str] = ()) -> None:
+    def __init__(
+        self, impl: Implementation, folder: Path, seed: int, nsqds: int = 2, flags: Sequence[str] = ()
+    ) -> None:
         self.impl = impl
+        self._seeds = itertools.count(seed)
         self.daemons: list[Daemon] = []
         self.nsqds: list[Nsqd] = []
         self.proxies: list[Proxy] = []
-        self.sink_proxy = Proxy(lambda: Address("127.0.0.1", self.sink.ports["TCP"]))
+        self.sink_proxy = self.proxy(lambda: Address("127.0.0.1", self.sink.ports["TCP"]))
         try:
             self._start(folder, nsqds, flags)
         except BaseException:
@@ -36,13 +41,17 @@ class Cluster:
         self.lookupd = Lookupd(self.impl)
         self.daemons.append(self.lookupd)
         for number in range(nsqds):
-            proxy = Proxy(lambda number=number: self._address(number), number)  # type: ignore[misc]
+            proxy = self.proxy(lambda number=number: self._address(number))  # type: ignore[misc]
             self.proxies.append(proxy)
             place, own = folder / f"nsqd-{number}", (f"-broadcast-tcp-port={proxy.port}", f"-node-id={number}")
             self.nsqds.append(Nsqd(self.impl, place, [self.lookupd], [*NSQD_FLAGS, *own, *flags]))
             self.daemons.append(self.nsqds[-1])
         self.sink = Nsqd(self.impl, folder / "nsqd-sink", [], [*NSQD_FLAGS, "-node-id=99"])
         self.daemons.append(self.sink)
+
+    def proxy(self, target: Callable[[], Address]) -> Proxy:
+        """One more, whose chance is its own, and the same with each run."""
+        return Proxy(target, next(self._seeds))
 
     def __enter__(self) -> Self:
         return self
@@ -71,6 +80,14 @@ class Cluster:
     def sink_options(self) -> dict[str, str]:
         quick = {"retryDelayMax": "500ms", "retries": "60", "requestTimeout": "3s", "connectTimeout": "2s"}
         return {"nsqdTcpAddresses": self.sink_proxy.address, **quick}
+
+    def add_lookupd_of_sink(self) -> Lookupd:
+        """One that knows the sink's nsqd and no other."""
+        lookupd = Lookupd(self.impl)
+        self.daemons.append(lookupd)
+        self.sink.register_at([lookupd.tcp])
+        wait_until(lambda: json.loads(lookupd.get("/nodes"))["producers"], "the sink's nsqd is known")
+        return lookupd
 
     def make_topic(self, topic: str) -> None:
         for nsqd in self.nsqds:

@@ -4,15 +4,24 @@ import contextlib
 import itertools
 import os
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 import pytest
 from rig.daemons import Implementation
 
-from faults.report import Row, append
-from faults.scenario import Context, Scenario, own_brokers, run
+from faults.report import FOLDER_VARIABLE, Row, append, write
+from faults.scenario import Context, Scenario, matching, own_brokers, run
 
 SEED = int(os.environ.get("NSQ_FAULTS_SEED", "20261118"))
 RunScenario = Callable[[Scenario, str], Sequence[Row]]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def written_report() -> Iterator[None]:
+    """Where a report was asked for, what the tests have put into it can be read in the end."""
+    yield
+    if folder := os.environ.get(FOLDER_VARIABLE):
+        write(Path(folder), "Faults: the part that runs with the tests", {"seed": SEED})
 
 
 @pytest.fixture(scope="session")
@@ -26,6 +35,7 @@ def run_scenario(
         shared: dict[str, object] = {}
 
         def run_one(scenario: Scenario, broker: str) -> Sequence[Row]:
+            assert matching(scenario.name), "nobody could repeat it by this name"
             impl = find_go() if broker == "go" else own_brokers()
             folder = place / str(next(numbers))
             folder.mkdir()
@@ -34,7 +44,7 @@ def run_scenario(
                 append(row)
                 print(row)
             failed = [row for row in rows if not row.passed]
-            assert not failed, "\n".join(f"./run faults --only '{row.name}' --seed {SEED}: {row}" for row in failed)
+            assert not failed, "\n".join(f"{row.command}: {row}" for row in failed)
             return rows
 
         yield run_one

@@ -48,7 +48,7 @@ def cases(turn: int) -> list[Case]:
 
 def run_group(context: Context, victim: str, group: Sequence[Case]) -> list[Row]:
     driver = shared_driver(context, CLUSTER if victim == EXECUTOR else LOCAL)
-    with Cluster(context.impl, context.folder) as cluster:
+    with Cluster(context.impl, context.folder, context.seed) as cluster:
         places = [context.folder / f"query-{number}" for number in range(len(group))]
         subjects = [Subject(place, cluster, case.sink) for place, case in zip(places, group, strict=True)]
         began = time.monotonic()
@@ -180,21 +180,23 @@ def to_row(victim: str, case: Case, subject: Subject, seconds: float, left: str)
     )
 
 
-def scenario(name: str, victim: str, group: Sequence[Case], is_long: bool = False) -> Scenario:
+def scenario(victim: str, group: Sequence[Case], name: str = "", is_long: bool = False) -> Scenario:
+    name = name or f"crash:{victim}:{'+'.join(f'{case.moment}:{case.sink}' for case in group)}"
     return Scenario(name, lambda context: run_group(context, victim, group), "kill -9", victim, is_long=is_long)
 
 
 # Each victim with all moments; the long form with every sink at each.
 SCENARIOS = [
-    scenario(f"crash:{victim}:{'abc'[turn]}", victim, cases(number + turn), is_long=turn > 0)
+    scenario(victim, cases(number + turn), f"crash:{victim}:{'abc'[turn]}", is_long=turn > 0)
     for turn, (number, victim) in product(range(3), enumerate(VICTIMS))
 ]
 
 
 def named(name: str) -> Scenario | None:
-    """A single case by the name that its row bears."""
-    if match := re.fullmatch(r"crash:([^:]+):([^:]+):([^:]+)", name):
-        victim, moment, sink = match.groups()
-        if victim in VICTIMS and moment in MOMENTS and sink in SINKS:
-            return scenario(name, victim, [Case(moment, sink)])
+    """Some cases by the name that their row bears, or the scenario that ran them together."""
+    if match := re.fullmatch(r"crash:([^:]+):(.+)", name):
+        known = {f"{moment}:{sink}": Case(moment, sink) for moment, sink in product(MOMENTS, SINKS)}
+        wanted = match[2].split("+")
+        if match[1] in VICTIMS and known.keys() >= set(wanted):
+            return scenario(match[1], [known[each] for each in wanted])
     return None

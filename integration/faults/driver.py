@@ -8,15 +8,17 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pyspark
-from rig.processes import is_alive
+from rig.processes import command_of, is_alive, kill
 
 from faults.held_source import PLANNER_NOTE
 from faults.queries import SIGN, Order
+from pyspark_nsq.connector.executors import started_at
 
 # Slots are no cores: tasks that are held need one each.
 LOCAL = "local[24,4]"
@@ -113,6 +115,10 @@ class Driver:
         except psutil.NoSuchProcess:
             return []
 
+    def python(self) -> psutil.Process | None:
+        """The program that was started, whose child the JVM is."""
+        return next(iter(self.descendants()), None)
+
     def jvm(self) -> psutil.Process | None:
         return next((process for process in self.descendants() if _has_word(process, "SparkSubmit")), None)
 
@@ -123,13 +129,16 @@ class Driver:
         """The processes that run Python tasks, but not the ones that start them."""
         daemons = [process for process in self.descendants() if _has_word(process, _WORKER)]
         pids = {process.pid for process in daemons}
-        return [process for process in daemons if process.ppid() in pids]
+        return [process for process in daemons if _parent(process) in pids]
 
-    def planner(self, order: Order) -> psutil.Process | None:
+    @staticmethod
+    def planner(order: Order) -> psutil.Process | None:
         """The stream reader's process of a query."""
-        text = order.gates.noted(PLANNER_NOTE)
+        pid, _, started = order.gates.noted(PLANNER_NOTE).partition(" ")
+        if not pid or str(started_at(int(pid))) != started:
+            return None
         try:
-            return psutil.Process(int(text)) if text else None
+            return psutil.Process(int(pid))
         except psutil.NoSuchProcess:
             return None
 
@@ -144,7 +153,8 @@ class Driver:
         """End Spark as it is, and whatever it has started and left."""
         left = self.descendants()
         if self._process.poll() is None and self._process.stdin:
-            self._process.stdin.close()
+            with suppress(OSError):
+                self._process.stdin.close()
             try:
                 self._process.wait(30)
             except subprocess.TimeoutExpired:
@@ -155,7 +165,7 @@ class Driver:
         """Kill the JVM; what belongs to it has to notice."""
         left = self.descendants()
         if jvm := self.jvm():
-            jvm.kill()
+            kill(jvm)
         # This is nobody's victim: without its JVM it can only complain.
         self._process.kill()
         self._process.wait()
@@ -164,7 +174,7 @@ class Driver:
     def check_left_behind(self) -> None:
         """After ``kill``: all that the JVM had started ends by itself, and soon."""
         _, alive = psutil.wait_procs(self._orphans, timeout=30)
-        names = [" ".join(process.cmdline())[:200] for process in alive if is_alive(process)]
+        names = [command for process in alive if is_alive(process) and (command := command_of(process)[:200])]
         self.bury(alive)
         assert not names, f"the driver's death left behind: {names}"
 
@@ -172,13 +182,17 @@ class Driver:
         self._process.wait()
         _, alive = psutil.wait_procs(list(processes), timeout=10)
         for process in alive:
-            process.kill()
+            kill(process)
         # Where a cluster keeps its executors' files cannot be chosen.
         shutil.rmtree(Path(pyspark.__file__).parent / "work" / self._application, ignore_errors=True)
 
 
 def _has_word(process: psutil.Process, word: str) -> bool:
+    return word in command_of(process)
+
+
+def _parent(process: psutil.Process) -> int:
     try:
-        return any(word in part for part in process.cmdline())
-    except (psutil.NoSuchProcess, psutil.ZombieProcess):
-        return False
+        return process.ppid()
+    except psutil.NoSuchProcess:
+        return 0

@@ -11,6 +11,7 @@ from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
 from faults.gates import COMMITTED, HALF_WAY, PLANNED, RECEIVED, WRITTEN, Gates
+from pyspark_nsq.connector.executors import started_at
 from pyspark_nsq.connector.offsets import parse_offset
 from pyspark_nsq.connector.options import SourceOptions, parse_sink_options
 from pyspark_nsq.connector.planning import available
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from pyspark_nsq.connector.coordinator import Coordinator
 
+# Its number, and when it started: another process may get that number later.
 PLANNER_NOTE = "planner"
 RECEIVER_NOTE = "receiver"
 PROXY_NOTE = "receiver-proxy"
@@ -40,7 +42,7 @@ class HeldReader(NsqStreamReader):
 
     def _started(self, available_now: bool = False) -> "Coordinator":
         if self._coordinator is None:
-            self._gates.note(PLANNER_NOTE, str(getpid()))
+            self._gates.note(PLANNER_NOTE, f"{getpid()} {started_at(getpid())}")
         return super()._started(available_now)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 (Spark's name)

@@ -4,7 +4,9 @@ Every attack is a connection: it says its opening, goes on a byte at a time if i
 """
 
 import asyncio
+import os
 import re
+import ssl
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -24,6 +26,9 @@ _LIE = b"\x7f\xff\xff\xff"
 # One body of 32 MB that compresses to 32 KB, and says that it has a gigabyte.
 _BOMB = DeflateCompressor(9).compress(b"PUB t\n" + bytes(32 * 2**20))
 
+# The record and the message within it are to be 16 KB.
+_HALF_HELLO = b"\x16\x03\x01\x40\x00\x01\x00\x3f\xfc\x03\x03"
+
 
 @dataclass(frozen=True)
 class Attack:
@@ -37,6 +42,8 @@ class Attack:
     follow_up: bytes = b""
     # It listens to nothing: what it asked for piles up at the other end.
     is_deaf: bool = False
+    # Where TLS is spoken, its opening is said beside it.
+    is_beside_tls: bool = False
 
 
 @dataclass
@@ -57,16 +64,16 @@ class Outcome:
         return ""
 
 
-async def launch(address: tuple[str, int], attack: Attack) -> Outcome:
-    """Attack, until the daemon ends it or patience does."""
+async def launch(address: tuple[str, int], attack: Attack, tls: ssl.SSLContext | None = None) -> Outcome:
+    """Attack, under TLS if that is given, until the daemon ends it or patience does."""
     outcome = Outcome(attack)
-    reader, writer = await asyncio.open_connection(*address, limit=2 * _PIECE)
+    reader, writer = await asyncio.open_connection(*address, limit=2 * _PIECE, ssl=tls)
     try:
         async with asyncio.timeout(PATIENCE_S):
             await _attack(reader, writer, outcome)
     except TimeoutError:
         return outcome
-    except ConnectionError:
+    except (ConnectionError, ssl.SSLError):
         outcome.ended = True
     finally:
         writer.transport.abort()
@@ -92,13 +99,16 @@ async def _attack(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, ou
         outcome.ended = True
     finally:
         talking.cancel()
-        with suppress(asyncio.CancelledError, ConnectionError):
+        with suppress(asyncio.CancelledError, ConnectionError, ssl.SSLError):
             await talking
 
 
 async def _talk(writer: asyncio.StreamWriter, attack: Attack) -> None:
-    writer.write(attack.opening)
-    await writer.drain()
+    if attack.is_beside_tls:
+        os.write(writer.get_extra_info("socket").fileno(), attack.opening)
+    else:
+        writer.write(attack.opening)
+        await writer.drain()
     while attack.drip:
         await asyncio.sleep(_DRIP_S)
         writer.write(attack.drip)
@@ -129,14 +139,17 @@ def nsqd_tcp(seed: int, flood: str) -> Sequence[Attack]:
         Attack("a huge name", commands.MAGIC_V2 + commands.pub("t" * 10_000, b"x"), "E_BAD_TOPIC"),
         Attack("half a frame", _HEARTBEAT + commands.pub("t", b"x" * 1000)[:-1], "E_BAD_MESSAGE PUB failed to read"),
         Attack("a slow drip", _HEARTBEAT + b"PUB t\n\0\x0f\0\0", "E_BAD_MESSAGE PUB failed to read", b"x"),
-        Attack("garbage for snappy", _compressed("snappy"), follow_up=_garbage(seed, 10_000)),
-        Attack("a bomb", _compressed("deflate"), follow_up=_BOMB),
+        Attack("garbage for snappy", _asking_for("snappy"), follow_up=_garbage(seed, 10_000)),
+        Attack("a bomb", _asking_for("deflate"), follow_up=_BOMB),
+        Attack("garbage for TLS", _asking_for("tls_v1"), follow_up=_garbage(seed, 10_000)),
+        Attack("no TLS after all", _asking_for("tls_v1"), follow_up=commands.pub("t", b"x")),
+        Attack("half a ClientHello", _asking_for("tls_v1"), follow_up=_HALF_HELLO),
         Attack("never reads", _HEARTBEAT + commands.sub(flood, "c") + commands.rdy(2500), is_deaf=True),
     ]
 
 
-def _compressed(kind: str) -> bytes:
-    return commands.MAGIC_V2 + commands.identify({"feature_negotiation": True, kind: True})
+def _asking_for(feature: str) -> bytes:
+    return commands.MAGIC_V2 + commands.identify({"feature_negotiation": True, feature: True})
 
 
 def lookupd_tcp(seed: int) -> Sequence[Attack]:
@@ -172,11 +185,26 @@ def http(seed: int) -> Sequence[Attack]:
     ]
 
 
+def tls_port(seed: int) -> Sequence[Attack]:
+    """Where TLS is expected."""
+    return [
+        Attack("garbage", _garbage(seed, 300_000)),
+        Attack("another protocol", _head("GET /ping")),
+        Attack("half a ClientHello", _HALF_HELLO),
+        Attack("a slow ClientHello", _HALF_HELLO, drip=b"x"),
+        Attack("an empty record without end", b"\x16\x03\x01\0\0" * 50_000),
+    ]
+
+
+def under_tls(seed: int) -> Sequence[Attack]:
+    return [*http(seed), Attack("garbage beside TLS", _garbage(seed, 10_000), is_beside_tls=True)]
+
+
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
 
-def receiver(seed: int) -> Sequence[Attack]:
-    """Behind its port is gRPC, which speaks HTTP/2."""
+def grpc_port(seed: int) -> Sequence[Attack]:
+    """Of receivers and of the driver's side: they speak HTTP/2."""
     settings = _http2_frame(4, 0, b"")
     return [
         Attack("another protocol", commands.MAGIC_V2 + commands.NOP),

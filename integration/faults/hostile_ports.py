@@ -2,12 +2,15 @@
 
 import asyncio
 import json
+import ssl
 import time
 from collections import Counter
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import psutil
-from rig.daemons import Daemon, Lookupd, Nsqd
+from rig.daemons import Daemon, Lookupd, Nsqd, wait_until
+from rig.security import Certificates
 
 from faults import hostile_attacks as attacks
 from faults.broker_client import Link, Message, connect
@@ -75,12 +78,27 @@ async def _ask_on(lookupd: Lookupd, topic: str, expected: str, stop: asyncio.Eve
     return asked
 
 
-async def _attack_all(targets: Sequence[tuple[Daemon, str, Sequence[Attack]]]) -> list[Outcome]:
-    launched = [launch(("127.0.0.1", daemon.ports[port]), attack) for daemon, port, each in targets for attack in each]
+class Target(NamedTuple):
+    """A port with those who attack it, under TLS or not."""
+
+    daemon: Daemon
+    port: str
+    attacks: Sequence[Attack]
+    tls: ssl.SSLContext | None = None
+
+
+async def _attack_all(targets: Sequence[Target]) -> list[Outcome]:
+    launched = [
+        launch(("127.0.0.1", target.daemon.ports[target.port]), attack, target.tls)
+        for target in targets
+        for attack in target.attacks
+    ]
     return await asyncio.gather(*launched)
 
 
-async def _war(nsqd: Nsqd, lookupd: Lookupd, honest: Honest, seed: int, topic: str) -> list[Outcome]:
+async def _war(
+    nsqd: Nsqd, lookupd: Lookupd, honest: Honest, seed: int, topic: str, tls: ssl.SSLContext
+) -> list[Outcome]:
     stop = asyncio.Event()
     async with asyncio.TaskGroup() as honests:
         honests.create_task(honest.work(stop))
@@ -91,10 +109,12 @@ async def _war(nsqd: Nsqd, lookupd: Lookupd, honest: Honest, seed: int, topic: s
         asking = honests.create_task(_ask_on(lookupd, topic, nsqd.tcp, stop))
         outcomes = await _attack_all(
             [
-                (nsqd, "TCP", attacks.nsqd_tcp(seed, "flood")),
-                (nsqd, "HTTP", attacks.http(seed)),
-                (lookupd, "TCP", attacks.lookupd_tcp(seed)),
-                (lookupd, "HTTP", attacks.http(seed)),
+                Target(nsqd, "TCP", attacks.nsqd_tcp(seed, "flood")),
+                Target(nsqd, "HTTP", attacks.http(seed)),
+                Target(nsqd, "HTTPS", attacks.tls_port(seed)),
+                Target(nsqd, "HTTPS", attacks.under_tls(seed), tls),
+                Target(lookupd, "TCP", attacks.lookupd_tcp(seed)),
+                Target(lookupd, "HTTP", attacks.http(seed)),
             ]
         )
         stop.set()
@@ -121,13 +141,17 @@ def _complaints(outcomes: Sequence[Outcome], honest: Honest, grown: dict[str, in
 def run_hostile_ports(context: Context) -> Row:
     began = time.monotonic()
     lookupd = Lookupd(context.impl)
-    nsqd = Nsqd(context.impl, context.folder / "nsqd", [lookupd])
+    certificates = Certificates(context.folder / "certificates")
+    flags = certificates.nsqd_flags(ask_client=False, required=False)
+    nsqd = Nsqd(context.impl, context.folder / "nsqd", [lookupd], flags)
     daemons = {"nsqd": nsqd, "nsqlookupd": lookupd}
     try:
+        wait_until(lambda: nsqd.ports.get("HTTPS"), "nsqd's port for HTTPS")
         nsqd.publish("flood", [bytes(_FLOOD_SIZE)] * _FLOOD_MESSAGES, portion=10)
         honest = Honest(nsqd, "honest")
         before = {name: _memory(daemon) for name, daemon in daemons.items()}
-        outcomes = asyncio.run(_war(nsqd, lookupd, honest, context.seed, "honest"))
+        tls = ssl.create_default_context(cafile=str(certificates.authority))
+        outcomes = asyncio.run(_war(nsqd, lookupd, honest, context.seed, "honest", tls))
         grown = {name: _memory(daemon) - before[name] for name, daemon in daemons.items()}
         failure = _complaints(outcomes, honest, grown, list(daemons.values())) or _left(nsqd)
     finally:

@@ -8,14 +8,14 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import grpc
 import psutil
 from rig.daemons import Nsqd
 
-from faults.hostile_attacks import Attack, Outcome, launch, receiver
+from faults.hostile_attacks import Outcome, grpc_port, launch
 from faults.hostile_ports import MEMORY_GROWTH_MAX
 from faults.report import Row
 from faults.scenario import Context, Scenario
@@ -33,8 +33,13 @@ _TOPIC = "held"
 _LIMITS = Limits("c", 1000, 64 * 2**20, 2 * 2**20, None, None, 0.1, 1.0)
 _SETUP = Setup("127.0.0.1", [0], _TOKEN, first_position(1), _LIMITS, ConnectionSettings(), 0.5)
 _WRONG = ("", "wrong", _TOKEN + "x", _TOKEN[:-1], "x" * 4000)
+# How often somebody knocks with each call: with each of these, and with none.
+KNOCKS = 1 + len(_WRONG)
 _PORTION = 10
 _PAUSE_S = 0.05
+
+Metadata = Sequence[tuple[str, str]]
+Call = Callable[[Any, Metadata], Any]
 
 
 class Query:
@@ -78,26 +83,30 @@ class Query:
         self._commands.put(pb.Command(finish=pb.Finish(before=end)))
 
 
-def _knock(address: str) -> list[str]:
+RECEIVER_CALLS: Mapping[str, Call] = {
+    "Control": lambda stub, told: list(stub.Control(iter([pb.Command(stop=pb.Stop())]), metadata=told)),
+    "Read": lambda stub, told: list(stub.Read(pb.ReadRequest(first=1, end=2), metadata=told)),
+    "Settle": lambda stub, told: stub.Settle(pb.Verdicts(), metadata=told),
+    "Judge": lambda stub, told: stub.Judge(pb.Suspects(), metadata=told),
+}
+
+
+def knock(address: str, stub_of: Callable[[grpc.Channel], Any], calls: Mapping[str, Call]) -> list[str]:
     """Calls without the right token; what was answered that is no refusal."""
     opened = []
     for token in (None, *_WRONG):
         metadata = [] if token is None else [("authorization", token)]
         with grpc.insecure_channel(address) as channel:
-            stub: Any = receiver_pb2_grpc.ReceiverStub(channel)  # type: ignore[no-untyped-call]
-            calls = {
-                "Control": lambda: list(stub.Control(iter([pb.Command(stop=pb.Stop())]), metadata=metadata)),  # noqa: B023
-                "Read": lambda: list(stub.Read(pb.ReadRequest(first=1, end=2), metadata=metadata)),  # noqa: B023
-                "Settle": lambda: stub.Settle(pb.Verdicts(), metadata=metadata),  # noqa: B023
-                "Judge": lambda: stub.Judge(pb.Suspects(), metadata=metadata),  # noqa: B023
-            }
-            opened += [f"{name} with token {token!r}" for name, call in calls.items() if not _is_refused(call)]
+            stub = stub_of(channel)
+            opened += [
+                f"{name} with token {token!r}" for name, call in calls.items() if not _is_refused(call, stub, metadata)
+            ]
     return opened
 
 
-def _is_refused(call: Any) -> bool:
+def _is_refused(call: Call, stub: Any, metadata: Metadata) -> bool:
     try:
-        call()
+        call(stub, metadata)
     except grpc.RpcError as error:
         return bool(error.code() is grpc.StatusCode.UNAUTHENTICATED)
     return False
@@ -105,9 +114,9 @@ def _is_refused(call: Any) -> bool:
 
 async def _war(nsqd: Nsqd, port: int, seed: int) -> tuple[list[Outcome], list[str], int]:
     """The attacks, what they opened, and how many messages were published meanwhile."""
-    attacks: Sequence[Attack] = receiver(seed)
-    war = asyncio.gather(*(launch(("127.0.0.1", port), attack) for attack in attacks))
-    knocking = asyncio.create_task(asyncio.to_thread(_knock, f"127.0.0.1:{port}"))
+    war = asyncio.gather(*(launch(("127.0.0.1", port), attack) for attack in grpc_port(seed)))
+    stub = receiver_pb2_grpc.ReceiverStub
+    knocking = asyncio.create_task(asyncio.to_thread(knock, f"127.0.0.1:{port}", stub, RECEIVER_CALLS))
     published = 0
     while not (war.done() and knocking.done()):
         await asyncio.to_thread(nsqd.publish, _TOPIC, [b"message"] * _PORTION)
@@ -151,7 +160,7 @@ def run_hostile_receiver(context: Context) -> Row:
         fault="hostile ports",
         victim="receiver",
         broker="ours",
-        runs=len(outcomes) + 4 * (1 + len(_WRONG)),
+        runs=len(outcomes) + len(RECEIVER_CALLS) * KNOCKS,
         published=published,
         lost=published - len(query.received),
         duplicated=query.received.total() - len(query.received),

@@ -6,9 +6,11 @@ It needs root, unshare, ip and iptables; latency needs tc's netem as well. Witho
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -25,6 +27,8 @@ from faults.subject import Subject, check_gone
 _TOOLS = ("unshare", "ip", "iptables")
 # Longer than the receiver waits for a sign of life.
 _SILENCE_S = 7.0
+# For Spark's start and nine faults, on a machine that has much else to do.
+_LIMIT_S = 1800.0
 _FAULTS: dict[str, tuple[float, Sequence[str]]] = {
     "loss": (3, ["-m", "statistic", "--mode", "random", "--probability", "0.15", "-j", "DROP"]),
     "partition": (STALL_S, ["-j", "DROP"]),
@@ -70,24 +74,46 @@ def run(context: Context) -> list[Row]:
         raise Skipped(f"it needs root and {', '.join(missing or _TOOLS)}")
     if subprocess.run(["unshare", "--net", "true"], capture_output=True).returncode:
         raise Skipped("this machine allows no network namespaces")
-    program = [sys.executable, "-m", "faults.kernel", context.impl.name, str(context.impl.folder), str(context.folder)]
-    inside = ["unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh", *program]
+    answers = context.folder / "answers"
+    try:
+        code = _run_inside(context, answers)
+        failure = f"it ended with {code}" if code else ""
+    except subprocess.TimeoutExpired as error:
+        failure = f"it was not done after {error.timeout:g} s"
+    lines = answers.read_text().splitlines()
+    rows = [Row(**json.loads(line.removeprefix(SIGN))) for line in lines if line.startswith(SIGN)]
+    if failure:
+        failure = f"{failure}, after {len(rows)} faults"
+        rows.append(Row("kernel", "network", context.impl.name, 1, 0, 0, 0, True, 0, 0, "kernel", failure))
+    return rows
+
+
+def _run_inside(context: Context, answers: Path) -> int:
+    """The exit code of this module as a program, in a network namespace of its own. Nothing of it is left."""
+    program = [sys.executable, "-m", "faults.kernel", context.impl.name, str(context.impl.folder)]
+    arguments = [str(context.folder), str(context.seed)]
+    inside = ["unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh", *program, *arguments]
     integration = str(Path(__file__).resolve().parents[1])
-    done = subprocess.run(
-        inside, stdout=subprocess.PIPE, text=True, timeout=300, env={**os.environ, "PYTHONPATH": integration}
-    )
-    answers = [line.removeprefix(SIGN) for line in done.stdout.splitlines() if line.startswith(SIGN)]
-    assert not done.returncode, f"it ended with {done.returncode} after {len(answers)} faults"
-    return [Row(**json.loads(answer)) for answer in answers]
+    with answers.open("w") as output:
+        process = subprocess.Popen(
+            inside, stdout=output, start_new_session=True, env={**os.environ, "PYTHONPATH": integration}
+        )
+    try:
+        return process.wait(_LIMIT_S)
+    finally:
+        # Whoever has a session of its own ends with those who started it.
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
-def main(impl: Implementation, folder: Path) -> None:
+def main(impl: Implementation, folder: Path, seed: int) -> None:
     driver = Driver(LOCAL, folder / "spark")
     has_netem = not subprocess.run(["tc", "qdisc", "add", "dev", "lo", "root", "netem"], capture_output=True).returncode
     if has_netem:
         LatencyTrouble().heal()
     try:
-        with Cluster(impl, folder, nsqds=1) as cluster:
+        with Cluster(impl, folder, seed, nsqds=1) as cluster:
             subject = Subject(folder / "query", cluster, NSQ, heartbeatInterval=HEARTBEAT)
             driver.start(subject.order)
             ports = {RECEIVER_NSQD: cluster.proxies[0].port, SINK_NSQD: cluster.sink_proxy.port}
@@ -111,4 +137,4 @@ def _answer(row: Row) -> None:
 SCENARIOS = [Scenario("kernel", run, "kernel", "network", is_long=True)]
 
 if __name__ == "__main__":
-    main(Implementation(sys.argv[1], Path(sys.argv[2])), Path(sys.argv[3]))
+    main(Implementation(sys.argv[1], Path(sys.argv[2])), Path(sys.argv[3]), int(sys.argv[4]))

@@ -3,6 +3,7 @@
 The query lives on, in the processes that it had, in bounded memory.
 """
 
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,7 +11,7 @@ from dataclasses import replace
 from faults.cluster import Cluster
 from faults.crash import shared_driver
 from faults.driver import LOCAL, Driver
-from faults.lying_nsqd import SINK_LIES, SOURCE_LIES, Lie, ScriptedNsqd
+from faults.lying_nsqd import SINK_LIES, SOURCE_LIES, Liar, Lie
 from faults.queries import NSQ, TABLE
 from faults.report import Row
 from faults.scenario import Context, Scenario
@@ -25,9 +26,9 @@ IN_FLIGHT_BYTES = "16m"
 
 def run_source_lies(context: Context, lies: Sequence[Lie]) -> list[Row]:
     driver = shared_driver(context, LOCAL)
-    liars = [ScriptedNsqd((lie.script,)) for lie in lies]
+    liars = [Liar(lie) for lie in lies]
     began = time.monotonic()
-    with Cluster(context.impl, context.folder, nsqds=1) as cluster:
+    with Cluster(context.impl, context.folder, context.seed, nsqds=1) as cluster:
         subjects = []
         for number, liar in enumerate(liars):
             options = {"nsqdTcpAddresses": str(liar.address), "maxInFlightBytes": IN_FLIGHT_BYTES}
@@ -36,7 +37,7 @@ def run_source_lies(context: Context, lies: Sequence[Lie]) -> list[Row]:
             driver.start(subject.order)
             subject.publish(COUNT)
         for subject, liar in zip(subjects, liars, strict=True):
-            subject.wait(lambda liar=liar: liar.connection_count, "its liar", driver)  # type: ignore[misc]
+            subject.wait(lambda liar=liar: liar.told, "its liar", driver)  # type: ignore[misc]
         watched = {subject.order.name: Watched(driver, subject) for subject in subjects}
         deadline = time.monotonic() + LIE_S
         while time.monotonic() < deadline:
@@ -47,7 +48,8 @@ def run_source_lies(context: Context, lies: Sequence[Lie]) -> list[Row]:
             subject.publish(COUNT)
         finish_all(driver, subjects)
         rows = [
-            to_row(f"liar: {lie.name}", "source", subject, watched) for lie, subject in zip(lies, subjects, strict=True)
+            to_row(lie, "source", subject, watched[subject.order.name], liar)
+            for lie, subject, liar in zip(lies, subjects, liars, strict=True)
         ]
         left = check_gone(driver, cluster, subjects)
     for liar in liars:
@@ -78,22 +80,22 @@ class Watched:
         return ""
 
 
-def to_row(fault: str, victim: str, subject: Subject, watched: dict[str, Watched]) -> Row:
+def to_row(lie: Lie, victim: str, subject: Subject, watched: Watched, liar: Liar) -> Row:
     failure = "" if "never published" in subject.failure else subject.failure
     if subject.restarts:
         failure = failure or f"the query failed {subject.restarts} times"
-    if complaint := watched[subject.order.name].complaint():
-        failure = failure or complaint
+    failure = failure or watched.complaint() or liar.complaint
     counts = (1, len(subject.published), subject.lost(), subject.duplicated())
-    return Row(fault, victim, subject.cluster.impl.name, *counts, False, 0, 0, f"lies:{victim}:{fault[6:]}", failure)
+    name = f"lies:{victim}:{lie.name}"
+    return Row(f"liar: {lie.name}", victim, subject.cluster.impl.name, *counts, False, 0, 0, name, failure)
 
 
 def run_sink_lies(context: Context, lies: Sequence[Lie]) -> list[Row]:
     driver = shared_driver(context, LOCAL)
     lies = [lie.anew() for lie in lies]
-    liars = [ScriptedNsqd((lie.script,)) for lie in lies]
+    liars = [Liar(lie) for lie in lies]
     began = time.monotonic()
-    with Cluster(context.impl, context.folder, nsqds=1) as cluster:
+    with Cluster(context.impl, context.folder, context.seed, nsqds=1) as cluster:
         subjects = []
         for number, (lie, liar) in enumerate(zip(lies, liars, strict=True)):
             subject = Subject(context.folder / f"query-{number}", cluster, NSQ)
@@ -108,7 +110,8 @@ def run_sink_lies(context: Context, lies: Sequence[Lie]) -> list[Row]:
         watched = {subject.order.name: Watched(driver, subject) for subject in subjects}
         finish_all(driver, subjects)
         rows = [
-            to_row(f"liar: {lie.name}", "sink", subject, watched) for lie, subject in zip(lies, subjects, strict=True)
+            to_row(lie, "sink", subject, watched[subject.order.name], liar)
+            for lie, subject, liar in zip(lies, subjects, liars, strict=True)
         ]
         left = check_gone(driver, cluster, subjects)
     for liar in liars:
@@ -117,21 +120,26 @@ def run_sink_lies(context: Context, lies: Sequence[Lie]) -> list[Row]:
     return [replace(row, failure=row.failure or left, seconds=seconds, duplicates_allowed=True) for row in rows]
 
 
+_RUNS = {"source": (SOURCE_LIES, run_source_lies), "sink": (SINK_LIES, run_sink_lies)}
+
+
+def scenario(victim: str, lies: Sequence[Lie], name: str = "") -> Scenario:
+    name = name or f"lies:{victim}:{'+'.join(lie.name for lie in lies)}"
+    return Scenario(name, lambda context: _RUNS[victim][1](context, lies), "liars", victim)
+
+
 SCENARIOS = [
-    Scenario("lies:source:1", lambda context: run_source_lies(context, SOURCE_LIES[:8]), "liars", "source"),
-    Scenario("lies:source:2", lambda context: run_source_lies(context, SOURCE_LIES[8:]), "liars", "source"),
-    Scenario("lies:sink", lambda context: run_sink_lies(context, SINK_LIES), "liars", "sink"),
+    scenario("source", SOURCE_LIES[:8], "lies:source:1"),
+    scenario("source", SOURCE_LIES[8:], "lies:source:2"),
+    scenario("sink", SINK_LIES, "lies:sink"),
 ]
 
 
 def named(name: str) -> Scenario | None:
-    """A single lie by the name that its row bears."""
-    _, _, rest = name.partition("lies:")
-    victim, _, wanted = rest.partition(":")
-    source = [lie for lie in SOURCE_LIES if lie.name == wanted and victim == "source"]
-    sink = [lie for lie in SINK_LIES if lie.name == wanted and victim == "sink"]
-    if source:
-        return Scenario(name, lambda context: run_source_lies(context, source), "liars", victim)
-    if sink:
-        return Scenario(name, lambda context: run_sink_lies(context, sink), "liars", victim)
+    """Some lies by the name that their row bears, or the scenario that told them together."""
+    if match := re.fullmatch(r"lies:(source|sink):(.+)", name):
+        known = {lie.name: lie for lie in _RUNS[match[1]][0]}
+        wanted = match[2].split("+")
+        if known.keys() >= set(wanted):
+            return scenario(match[1], [known[each] for each in wanted])
     return None

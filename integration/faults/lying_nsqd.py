@@ -1,10 +1,12 @@
-"""Nsqds that lie: what each says on a connection."""
+"""Nsqds that lie: how each begins a connection, as an honest one would, and what it says then."""
 
 import contextlib
+import json
+import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from struct import pack
@@ -14,21 +16,48 @@ from pyspark_nsq.proto.frames import ERROR, MESSAGE, RESPONSE, encode_frame
 # The nsqd of the connector's own tests.
 sys.path.append(str(Path(__file__).resolve().parents[2] / "tests" / "connector"))
 
-from scripted_nsqd import Peer, ScriptedNsqd
+from scripted_nsqd import FACTS, Peer, ScriptedNsqd
 
-__all__ = ["SINK_LIES", "SOURCE_LIES", "Lie", "ScriptedNsqd"]
+Script = Callable[[Peer], None]
+
+# How connections begin, as long as nothing is wrong.
+
+
+def at_once(_peer: Peer) -> None:
+    """With the lie."""
+
+
+def greeted(peer: Peer) -> None:
+    """Until IDENTIFY is to be answered."""
+    assert peer.read(4) == b"  V2"
+    assert peer.read_line() == b"IDENTIFY"
+    peer.read_body()
+
+
+def subscribed(peer: Peer) -> None:
+    """Until messages are expected."""
+    peer.identify()
+    expect_sub(peer)
+
+
+def published(peer: Peer) -> None:
+    """Until there is an MPUB to be read."""
+    peer.identify()
+    if not peer.socket.recv(1, socket.MSG_PEEK):
+        raise EOFError
+
+
+def expect_sub(peer: Peer) -> None:
+    assert peer.read_line().startswith(b"SUB ")
+    peer.answer()
+
+
+# What they say.
 
 
 def message(number: int, body: bytes = b"a lie", attempts: int = 1, message_id: bytes = b"") -> bytes:
     content = pack(">qH", time.time_ns(), attempts) + (message_id or b"%016x" % number) + body
     return encode_frame(MESSAGE, content)
-
-
-def subscribed(peer: Peer, **facts: object) -> None:
-    """Honest until messages are expected."""
-    peer.identify(**facts)
-    assert peer.read_line().startswith(b"SUB ")
-    peer.answer()
 
 
 def listen(peer: Peer) -> None:
@@ -49,22 +78,21 @@ def _listen_quietly(peer: Peer) -> None:
 # To the source.
 
 
-def wrong_sizes(peer: Peer) -> None:
-    subscribed(peer)
-    size = (0, 3, 2**31 - 1, 2**32 - 1, 2**28)[int(time.monotonic() * 10) % 5]
-    peer.send(pack(">II", size, MESSAGE) + bytes(64))
-    listen(peer)
+def size(number: int) -> Script:
+    def lie(peer: Peer) -> None:
+        peer.send(pack(">II", number, MESSAGE) + bytes(64))
+        listen(peer)
+
+    return lie
 
 
 def unknown_frames(peer: Peer) -> None:
-    subscribed(peer)
     peer.send(message(1) + encode_frame(77, b"what is this?"))
     listen(peer)
 
 
 def past_ready(peer: Peer) -> None:
     """Without end, whatever RDY says, and without ever reading."""
-    subscribed(peer)
     many = b"".join(message(number, bytes(10_000)) for number in range(100))
     while True:
         peer.send(many)
@@ -72,7 +100,6 @@ def past_ready(peer: Peer) -> None:
 
 def endless(peer: Peer, size: int) -> None:
     """Messages of this size, as fast as they go, from the first RDY on and whatever it says later."""
-    subscribed(peer)
     assert peer.read_line().startswith(b"RDY ")
     in_background(peer)
     body, number = bytes(size), 0
@@ -91,27 +118,23 @@ def huge_frames(peer: Peer) -> None:
 
 def heartbeats(peer: Peer) -> None:
     """Without end, and the answers are never read."""
-    subscribed(peer)
     many = encode_frame(RESPONSE, b"_heartbeat_") * 1000
     while True:
         peer.send(many)
 
 
 def garbage(peer: Peer) -> None:
-    subscribed(peer)
     peer.send(bytes(number * 37 % 251 for number in range(5000)))
     listen(peer)
 
 
 def half_frame(peer: Peer) -> None:
-    subscribed(peer)
     peer.send(message(1, bytes(1000))[:500])
     listen(peer)
 
 
 def slow_drip(peer: Peer) -> None:
     """A frame of many megabytes, a byte at a time."""
-    subscribed(peer)
     in_background(peer)
     peer.send(pack(">II", 15_000_000, MESSAGE))
     while True:
@@ -120,12 +143,10 @@ def slow_drip(peer: Peer) -> None:
 
 
 def cut_off(peer: Peer) -> None:
-    subscribed(peer)
     peer.send(b"".join(message(number) for number in range(50)) + b"\0\0")
 
 
 def same_id(peer: Peer) -> None:
-    subscribed(peer)
     in_background(peer)
     for _ in range(300):
         peer.send(message(7) * 3)
@@ -134,7 +155,6 @@ def same_id(peer: Peer) -> None:
 
 
 def strange_messages(peer: Peer) -> None:
-    subscribed(peer)
     peer.send(message(1, attempts=0, message_id=b"\xff\n FIN\0\r\n" + b"x" * 7) + message(2, attempts=65535, body=b""))
     content = pack(">qH", -(2**63), 1) + b"f" * 16
     peer.send(encode_frame(MESSAGE, content + b"before time") + message(2**63, b"\xff\xfe"))
@@ -143,7 +163,6 @@ def strange_messages(peer: Peer) -> None:
 
 def failures(peer: Peer) -> None:
     """That nothing asked for could be done, without end."""
-    subscribed(peer)
     in_background(peer)
     number = 0
     while True:
@@ -153,30 +172,23 @@ def failures(peer: Peer) -> None:
         time.sleep(0.01)
 
 
-def strange_facts(peer: Peer) -> None:
-    choices: list[dict[str, object]] = [
-        {"max_rdy_count": -5},
-        {"max_rdy_count": 2**62},
-        {"msg_timeout": 0},
-        {"msg_timeout": -1, "max_msg_timeout": 0},
-        {"version": ["1.3.0"], "max_rdy_count": "many"},
-        {"tls_v1": True, "snappy": True, "deflate": True},
-    ]
-    peer.identify(**choices[int(time.monotonic() * 10) % len(choices)])
-    listen(peer)
+def facts(**told: object) -> Script:
+    def lie(peer: Peer) -> None:
+        peer.answer(json.dumps(FACTS | told).encode())
+        listen(peer)
+
+    return lie
 
 
 def deep_facts(peer: Peer) -> None:
-    peer.read(4)
-    peer.read_line()
-    peer.read_body()
     peer.answer(b'{"a":' + b"[" * 200_000)
     listen(peer)
 
 
-def other_facts(peer: Peer) -> None:
-    """Valid, but of the smallest and largest."""
-    subscribed(peer, max_rdy_count=1, msg_timeout=1, max_msg_timeout=1)
+def short_time_outs(peer: Peer) -> None:
+    """Valid, but of the smallest."""
+    peer.answer(json.dumps(FACTS | {"max_rdy_count": 1, "msg_timeout": 1, "max_msg_timeout": 1}).encode())
+    expect_sub(peer)
     in_background(peer)
     for number in range(200):
         peer.send(message(number))
@@ -184,45 +196,32 @@ def other_facts(peer: Peer) -> None:
     listen(peer)
 
 
-def never_answers(peer: Peer) -> None:
-    listen(peer)
-
-
-def closes_at_once(peer: Peer) -> None:
+def closes(peer: Peer) -> None:
     peer.read(1)
 
 
 # To the sink.
 
 
-def acknowledges_nothing(peer: Peer) -> None:
-    peer.identify()
-    listen(peer)
-
-
 def fails(peer: Peer) -> None:
-    peer.identify()
     while True:
         peer.read_mpub()
         peer.answer(b"E_MPUB_FAILED MPUB failed", ERROR)
 
 
 def answers_garbage(peer: Peer) -> None:
-    peer.identify()
     peer.read_mpub()
     peer.send(bytes(range(256)))
     listen(peer)
 
 
 def answers_by_halves(peer: Peer) -> None:
-    peer.identify()
     peer.read_mpub()
     peer.send(encode_frame(RESPONSE, b"OK")[:7])
     listen(peer)
 
 
 def sends_messages(peer: Peer) -> None:
-    peer.identify()
     peer.read_mpub()
     peer.send(message(1) * 10)
     listen(peer)
@@ -236,7 +235,6 @@ class Taker:
         self.bodies: set[bytes] = set()
 
     def __call__(self, peer: Peer) -> None:
-        peer.identify()
         while True:
             _, body = peer.read_mpub()
             rest = body[4:]
@@ -250,44 +248,83 @@ class Taker:
 
 @dataclass(frozen=True)
 class Lie:
+    """After an honest beginning; of several forms each connection hears the next one."""
+
     name: str
-    script: Callable[[Peer], None]
+    begin: Script
+    forms: Sequence[Script]
 
     def anew(self) -> "Lie":
         """The same, by somebody who has taken nothing yet."""
-        return replace(self, script=Taker(self.script.answers)) if isinstance(self.script, Taker) else self
+        forms = [Taker(form.answers) if isinstance(form, Taker) else form for form in self.forms]
+        return replace(self, forms=forms)
 
     @property
     def taken(self) -> set[bytes]:
-        return self.script.bodies if isinstance(self.script, Taker) else set()
+        """A set that grows."""
+        return next((form.bodies for form in self.forms if isinstance(form, Taker)), set())
 
+
+class Liar(ScriptedNsqd):
+    """Lies to everybody who connects, and knows whether it came to that."""
+
+    def __init__(self, lie: Lie) -> None:
+        self._lie = lie
+        self._lock = threading.Lock()
+        self.told = 0
+        super().__init__((self._tell,))
+
+    def _tell(self, peer: Peer) -> None:
+        self._lie.begin(peer)
+        with self._lock:
+            turn = self.told
+            self.told += 1
+        self._lie.forms[turn % len(self._lie.forms)](peer)
+
+    @property
+    def complaint(self) -> str:
+        """Empty where it was spoken to as an nsqd has to be, and had its say."""
+        if self.failures:
+            return f"an nsqd was told what it cannot expect: {self.failures[0]!r}"
+        return "" if self.told else "the lie was never told"
+
+
+_WRONG_SIZES = (0, 3, 2**31 - 1, 2**32 - 1, 2**28)
+_STRANGE_FACTS: tuple[dict[str, object], ...] = (
+    {"max_rdy_count": -5},
+    {"max_rdy_count": 2**62},
+    {"msg_timeout": 0},
+    {"msg_timeout": -1, "max_msg_timeout": 0},
+    {"version": ["1.3.0"], "max_rdy_count": "many"},
+    {"tls_v1": True, "snappy": True, "deflate": True},
+)
 
 SOURCE_LIES = (
-    Lie("wrong sizes", wrong_sizes),
-    Lie("unknown frames", unknown_frames),
-    Lie("messages past RDY", past_ready),
-    Lie("endless heartbeats", heartbeats),
-    Lie("garbage", garbage),
-    Lie("half a frame", half_frame),
-    Lie("slow drip", slow_drip),
-    Lie("cut off", cut_off),
-    Lie("one id for all", same_id),
-    Lie("strange messages", strange_messages),
-    Lie("endless failures", failures),
-    Lie("strange IDENTIFY", strange_facts),
-    Lie("deep IDENTIFY", deep_facts),
-    Lie("time-outs of 1 ms", other_facts),
-    Lie("never answers", never_answers),
-    Lie("closes at once", closes_at_once),
-    Lie("1 MB bodies past RDY", large_past_ready),
-    Lie("a huge frame at full speed", huge_frames),
+    Lie("wrong sizes", subscribed, [size(number) for number in _WRONG_SIZES]),
+    Lie("unknown frames", subscribed, [unknown_frames]),
+    Lie("messages past RDY", subscribed, [past_ready]),
+    Lie("endless heartbeats", subscribed, [heartbeats]),
+    Lie("garbage", subscribed, [garbage]),
+    Lie("half a frame", subscribed, [half_frame]),
+    Lie("slow drip", subscribed, [slow_drip]),
+    Lie("cut off", subscribed, [cut_off]),
+    Lie("one id for all", subscribed, [same_id]),
+    Lie("strange messages", subscribed, [strange_messages]),
+    Lie("endless failures", subscribed, [failures]),
+    Lie("strange IDENTIFY", greeted, [facts(**told) for told in _STRANGE_FACTS]),
+    Lie("deep IDENTIFY", greeted, [deep_facts]),
+    Lie("time-outs of 1 ms", greeted, [short_time_outs]),
+    Lie("never answers", at_once, [listen]),
+    Lie("closes at once", at_once, [closes]),
+    Lie("1 MB bodies past RDY", subscribed, [large_past_ready]),
+    Lie("a huge frame at full speed", subscribed, [huge_frames]),
 )
 SINK_LIES = (
-    Lie("acknowledges nothing", acknowledges_nothing),
-    Lie("answers twice", Taker(answers=2)),
-    Lie("always fails", fails),
-    Lie("answers garbage", answers_garbage),
-    Lie("answers by halves", answers_by_halves),
-    Lie("sends messages", sends_messages),
-    Lie("OK without write", Taker()),
+    Lie("acknowledges nothing", published, [listen]),
+    Lie("answers twice", published, [Taker(answers=2)]),
+    Lie("always fails", published, [fails]),
+    Lie("answers garbage", published, [answers_garbage]),
+    Lie("answers by halves", published, [answers_by_halves]),
+    Lie("sends messages", published, [sends_messages]),
+    Lie("OK without write", published, [Taker()]),
 )

@@ -7,8 +7,12 @@ import re
 import signal
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Protocol
+
+from rig.receivers import NsqReceiver
 
 from faults.cluster import Cluster
 from faults.crash import shared_driver
@@ -28,11 +32,21 @@ STALL_S = 4.0
 # The receiver gives up a connection that was silent for two and a half of them.
 HEARTBEAT = "2s"
 
+# A receiver elsewhere is given up, and gives up, when it was silent for so long: that is less than the stall.
+LEASE = "2s"
+
 RECEIVER_NSQD = "receiver - nsqd"
 COORDINATOR_LOOKUPD = "coordinator - lookupd"
 TASK_RECEIVER = "task - receiver"
 SINK_NSQD = "sink - nsqd"
+COORDINATOR_RECEIVER = "coordinator - receiver"
+COORDINATOR_NSQD = "coordinator - nsqd (HTTP)"
+NSQD_LOOKUPD = "nsqd - lookupd"
+SINK_LOOKUPD = "sink - lookupd"
+# Those that messages go through, or that tell where they are; the others say more of them.
 LINKS = (RECEIVER_NSQD, COORDINATOR_LOOKUPD, TASK_RECEIVER, SINK_NSQD)
+OTHER_LINKS = (COORDINATOR_RECEIVER, COORDINATOR_NSQD, NSQD_LOOKUPD, SINK_LOOKUPD)
+_OF_SINK = (SINK_NSQD, SINK_LOOKUPD)
 
 
 @dataclass(frozen=True)
@@ -60,38 +74,92 @@ QUICK = ("loss", "resets", "half-open", "partition")
 
 
 def duplicates_allowed(link: str) -> bool:
-    """What nsqd delivers again is recognised; what a sink sends again is not."""
-    return link == SINK_NSQD
+    """What nsqd delivers again is recognised; what a sink sends again is not, nor what came of a receiver that was
+    given up."""
+    return link in (SINK_NSQD, COORDINATOR_RECEIVER)
 
 
 def run_link(context: Context, link: str, faults: Sequence[Fault]) -> list[Row]:
     driver = shared_driver(context, LOCAL)
-    with Cluster(context.impl, context.folder, nsqds=1) as cluster:
-        subject = Subject(context.folder / "query", cluster, NSQ if link == SINK_NSQD else TABLE)
-        proxies = proxies_of(link, cluster, subject)
+    with ExitStack() as ending:
+        cluster = ending.enter_context(Cluster(context.impl, context.folder, context.seed, nsqds=1))
+        subject = Subject(context.folder / "query", cluster, NSQ if link in _OF_SINK else TABLE)
+        proxies = proxies_of(link, cluster, subject, ending)
         subject.order.source_options["heartbeatInterval"] = HEARTBEAT
         driver.start(subject.order)
         rows = [run_fault(link, fault, proxies, driver, subject) for fault in faults]
         left = check_gone(driver, cluster, [subject])
-        for proxy in proxies:
-            proxy.close()
-        return [*rows[:-1], replace(rows[-1], failure=rows[-1].failure or left)]
+        unused = "" if all(proxy.connected for proxy in proxies) else "nothing went through the proxy"
+        return [*rows[:-1], replace(rows[-1], failure=rows[-1].failure or left or unused)]
 
 
-def proxies_of(link: str, cluster: Cluster, subject: Subject) -> list[Proxy]:
+def proxies_of(link: str, cluster: Cluster, subject: Subject, ending: ExitStack) -> list[Proxy]:
     """Put a proxy between the two, where there is none."""
-    gates = subject.order.gates
     if link == RECEIVER_NSQD:
         return cluster.proxies
     if link == SINK_NSQD:
         return [cluster.sink_proxy]
-    if link == COORDINATOR_LOOKUPD:
-        proxy = Proxy(lambda: Address("127.0.0.1", cluster.lookupd.ports["HTTP"]))
-        subject.order.source_options["lookupdHttpAddresses"] = proxy.address
-    else:
-        proxy = Proxy(lambda: _address(gates.noted(RECEIVER_NOTE)))
-        gates.note(PROXY_NOTE, proxy.address)
+    proxy = _NEW_PROXIES[link](cluster, subject, ending)
+    ending.callback(proxy.close)
     return [proxy]
+
+
+def _before_lookupd(cluster: Cluster, subject: Subject, _ending: ExitStack) -> Proxy:
+    proxy = cluster.proxy(lambda: Address("127.0.0.1", cluster.lookupd.ports["HTTP"]))
+    subject.order.source_options["lookupdHttpAddresses"] = proxy.address
+    return proxy
+
+
+def _before_receiver(cluster: Cluster, subject: Subject, _ending: ExitStack) -> Proxy:
+    """For tasks."""
+    gates = subject.order.gates
+    proxy = cluster.proxy(lambda: _address(gates.noted(RECEIVER_NOTE)))
+    gates.note(PROXY_NOTE, proxy.address)
+    return proxy
+
+
+def _before_nsq_receiver(cluster: Cluster, subject: Subject, ending: ExitStack) -> Proxy:
+    """For the coordinator: tasks have its unix socket."""
+    receiver = NsqReceiver(Path(subject.order.folder) / "receiver")
+    ending.callback(receiver.kill)
+    proxy = cluster.proxy(lambda: _address(receiver.address))
+    options = {"receivers": proxy.address, "receiverTokenFile": str(receiver.token_file), "receiverLease": LEASE}
+    subject.order.source_options.update(options)
+    return proxy
+
+
+def _before_statistics(cluster: Cluster, subject: Subject, _ending: ExitStack) -> Proxy:
+    """Where there is no lookupd to name another port."""
+    proxy = cluster.proxy(lambda: Address("127.0.0.1", cluster.nsqds[0].ports["HTTP"]))
+    options = subject.order.source_options
+    del options["lookupdHttpAddresses"]
+    options.update(nsqdTcpAddresses=cluster.proxies[0].address, nsqdHttpAddresses=proxy.address)
+    return proxy
+
+
+def _before_registration(cluster: Cluster, _subject: Subject, _ending: ExitStack) -> Proxy:
+    proxy = cluster.proxy(lambda: Address("127.0.0.1", cluster.lookupd.ports["TCP"]))
+    cluster.nsqds[0].register_at([proxy.address])
+    return proxy
+
+
+def _before_lookupd_of_sink(cluster: Cluster, subject: Subject, _ending: ExitStack) -> Proxy:
+    lookupd = cluster.add_lookupd_of_sink()
+    proxy = cluster.proxy(lambda: Address("127.0.0.1", lookupd.ports["HTTP"]))
+    options = subject.order.sink_options
+    del options["nsqdTcpAddresses"]
+    options.update(lookupdHttpAddresses=proxy.address, lookupdPollInterval="300ms")
+    return proxy
+
+
+_NEW_PROXIES = {
+    COORDINATOR_LOOKUPD: _before_lookupd,
+    TASK_RECEIVER: _before_receiver,
+    COORDINATOR_RECEIVER: _before_nsq_receiver,
+    COORDINATOR_NSQD: _before_statistics,
+    NSQD_LOOKUPD: _before_registration,
+    SINK_LOOKUPD: _before_lookupd_of_sink,
+}
 
 
 def _address(text: str) -> Address:
@@ -157,7 +225,7 @@ def run_pause(context: Context) -> Row:
     """An nsqd that hangs for longer than its messages' time-out, and then goes on as if nothing had been."""
     pause = Fault("paused (SIGSTOP)", STALL_S)
     driver = shared_driver(context, LOCAL)
-    with Cluster(context.impl, context.folder) as cluster:
+    with Cluster(context.impl, context.folder, context.seed) as cluster:
         subject = Subject(context.folder / "query", cluster, TABLE)
         driver.start(subject.order)
         began = time.monotonic()
@@ -176,24 +244,26 @@ def run_pause(context: Context) -> Row:
         return Row(pause.name, "one nsqd", context.impl.name, *counts, False, time.monotonic() - began, 0, "", failure)
 
 
-def scenario(name: str, link: str, faults: Sequence[Fault], is_long: bool = False) -> Scenario:
+def scenario(link: str, faults: Sequence[Fault], name: str = "", is_long: bool = False) -> Scenario:
+    name = name or f"network:{link}:{'+'.join(fault.name for fault in faults)}"
     return Scenario(name, lambda context: run_link(context, link, faults), "network", link, is_long=is_long)
 
 
 _QUICK = [fault for fault in FAULTS if fault.name in QUICK]
 _OTHERS = [fault for fault in FAULTS if fault.name not in QUICK]
 SCENARIOS = [
-    *(scenario(f"network:{link}", link, _QUICK) for link in LINKS),
-    *(scenario(f"network:{link}:others", link, _OTHERS, is_long=True) for link in LINKS),
+    *(scenario(link, _QUICK, f"network:{link}") for link in LINKS),
+    *(scenario(link, _OTHERS, f"network:{link}:others", is_long=True) for link in LINKS),
+    *(scenario(link, FAULTS, f"network:{link}", is_long=True) for link in OTHER_LINKS),
     Scenario("network:paused nsqd", run_pause, "paused (SIGSTOP)", "one nsqd"),
 ]
 
 
 def named(name: str) -> Scenario | None:
-    """A single fault by the name that its row bears."""
-    if match := re.fullmatch(r"network:([^:]+):([^:]+)", name):
-        link, wanted = match.groups()
-        faults = [fault for fault in FAULTS if fault.name == wanted]
-        if link in LINKS and faults:
-            return scenario(name, link, faults)
+    """Some faults by the name that their row bears, or the scenario that had them one after the other."""
+    if match := re.fullmatch(r"network:([^:]+):(.+)", name):
+        known = {fault.name: fault for fault in FAULTS}
+        wanted = match[2].split("+")
+        if match[1] in (*LINKS, *OTHER_LINKS) and known.keys() >= set(wanted):
+            return scenario(match[1], [known[each] for each in wanted])
     return None

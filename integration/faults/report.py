@@ -5,6 +5,7 @@ variable NSQ_FAULTS_REPORT names, or that the caller does; without either they a
 ``report.md`` and ``report.json`` of them.
 """
 
+import fcntl
 import json
 import os
 from collections.abc import Iterable, Sequence
@@ -22,7 +23,7 @@ class Row:
 
     ``fault`` says what was done, ``victim`` to whom, ``broker`` is "go", "ours" or "-" where none takes part.
     ``published`` counts what was acknowledged, or the inputs of a fuzzer, ``lost`` what never came back, or crashes.
-    ``seed`` and ``name`` repeat the run: ``./run faults --only NAME --seed SEED``.
+    ``seed``, ``name`` and ``is_long`` repeat the run: ``./run faults --only NAME --seed SEED [--long]``.
     """
 
     fault: str
@@ -38,10 +39,18 @@ class Row:
     name: str = ""
     # What went wrong otherwise: it fails the row whatever the numbers say.
     failure: str = ""
+    is_long: bool = False
 
     @property
     def passed(self) -> bool:
         return not self.lost and not self.failure and (self.duplicates_allowed or not self.duplicated)
+
+    @property
+    def command(self) -> str:
+        """What repeats the run; without a name that is more than the suite knows."""
+        if not self.name:
+            return f"seed {self.seed}"
+        return f"./run faults --only '{self.name}' --seed {self.seed}{' --long' * self.is_long}"
 
 
 def append(row: Row, folder: Path | None = None) -> None:
@@ -107,7 +116,15 @@ def _cells(values: Sequence[object]) -> str:
 
 
 def write(folder: Path, title: str, facts: dict[str, Any]) -> list[Row]:
-    """Make ``report.md`` and ``report.json`` of the rows so far, and return them."""
+    """Make ``report.md`` and ``report.json`` of the rows so far, and return them. Of several processes the last one has
+    them all."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return _write(folder, title, facts)
+
+
+def _write(folder: Path, title: str, facts: dict[str, Any]) -> list[Row]:
     rows = load(folder)
     failed = [row for row in rows if not row.passed]
     text = [f"# {title}\n"]
@@ -115,7 +132,6 @@ def write(folder: Path, title: str, facts: dict[str, Any]) -> list[Row]:
     text.append(_summary(rows, failed))
     text.append(table(merged(rows)))
     text += [_replay(row) for row in failed]
-    folder.mkdir(parents=True, exist_ok=True)
     (folder / "report.md").write_text("\n".join(text))
     content = {"facts": facts, "rows": [asdict(row) | {"passed": row.passed} for row in rows]}
     (folder / "report.json").write_text(json.dumps(content, indent=1) + "\n")
@@ -130,7 +146,5 @@ def _summary(rows: Sequence[Row], failed: Sequence[Row]) -> str:
 
 
 def _replay(row: Row) -> str:
-    repeat = f"`./run faults --only '{row.name}' --seed {row.seed}`" if row.name else f"seed {row.seed}"
-    return (
-        f"FAILED: {row.fault}, {row.victim}, {row.broker}: {row.failure or 'see the numbers'}. To repeat it: {repeat}\n"
-    )
+    what = f"{row.fault}, {row.victim}, {row.broker}: {row.failure or 'see the numbers'}"
+    return f"FAILED: {what}. To repeat it: `{row.command}`\n"

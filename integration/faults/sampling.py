@@ -12,11 +12,13 @@ import psutil
 
 # What a process takes in its first time is its start, not growth.
 WARM_UP_S = 90.0
-# Growth over the whole run that is no noise.
+# Growth over all the time that a role was observed, in its processes one after the other, that is no noise.
 _MEMORY_GROWTH_MAX_MIB = 16.0
 _MEMORY_GROWTH_MAX_PART = 0.1
 _FILES_GROWTH_MAX = 10.0
-_OBSERVED_MIN_H = 0.1
+# Of less nothing can be told, which a run has to say that was long enough to tell.
+OBSERVED_S_MIN = 240.0
+LONG_RUN_S = 20 * 60.0
 
 
 class Sample(NamedTuple):
@@ -30,7 +32,8 @@ class Sample(NamedTuple):
 
 @dataclass(frozen=True)
 class Growth:
-    """Of all processes of a role: slopes are per hour, within each process, after its warm-up."""
+    """Of all processes of a role: slopes are per hour, within each process, after its warm-up; ``observed_s`` is the
+    time of them all."""
 
     role: str
     processes: int
@@ -40,18 +43,17 @@ class Growth:
     memory_slope: float
     files: float
     files_slope: float
-    observed_h: float
+    observed_s: float
 
-    @property
-    def complaint(self) -> str:
-        """Empty where it does not grow, and where there is too little to tell."""
-        if self.observed_h < _OBSERVED_MIN_H:
-            return ""
-        memory = self.memory_slope * self.observed_h
-        files = self.files_slope * self.observed_h
-        if memory > _MEMORY_GROWTH_MAX_MIB + _MEMORY_GROWTH_MAX_PART * self.memory_mib:
+    def complaint(self, run_s: float) -> str:
+        """Empty where it does not grow, and where the run was too short to tell."""
+        if self.observed_s < OBSERVED_S_MIN:
+            brief = f"{self.role} was observed for {self.observed_s / 60:.1f} minutes only: its growth is not known"
+            return brief if run_s >= LONG_RUN_S else ""
+        observed_h = self.observed_s / 3600
+        if self.memory_slope * observed_h > _MEMORY_GROWTH_MAX_MIB + _MEMORY_GROWTH_MAX_PART * self.memory_mib:
             return f"the memory of {self.role} grows by {self.memory_slope:.0f} MiB an hour"
-        if files > _FILES_GROWTH_MAX:
+        if self.files_slope * observed_h > _FILES_GROWTH_MAX:
             return f"the file descriptors of {self.role} grow by {self.files_slope:.0f} an hour"
         return ""
 
@@ -72,10 +74,12 @@ class Sampler:
                 self.samples.append(Sample(at_s, role, process.pid, age_s, memory / 2**20, files))
 
     def growths(self) -> list[Growth]:
+        """Of every role that there was, also where none of its processes became old enough."""
         by_role: dict[str, dict[int, list[Sample]]] = defaultdict(lambda: defaultdict(list))
         for sample in self.samples:
+            by_pid = by_role[sample.role]
             if sample.age_s >= WARM_UP_S:
-                by_role[sample.role][sample.pid].append(sample)
+                by_pid[sample.pid].append(sample)
         return [_growth(role, by_role[role]) for role in sorted(by_role)]
 
     def save(self, path: Path) -> None:
@@ -87,17 +91,16 @@ class Sampler:
 
 def _growth(role: str, by_pid: Mapping[int, list[Sample]]) -> Growth:
     samples = [sample for each in by_pid.values() for sample in each]
-    longest_s = max(each[-1].at_s - each[0].at_s for each in by_pid.values())
     return Growth(
         role,
         len(by_pid),
         len(samples),
         _mean(sample.memory_mib for sample in samples),
-        max(sample.memory_mib for sample in samples),
+        max((sample.memory_mib for sample in samples), default=0.0),
         slope_per_h([[(sample.at_s, sample.memory_mib) for sample in each] for each in by_pid.values()]),
         _mean(sample.files for sample in samples),
         slope_per_h([[(sample.at_s, sample.files) for sample in each] for each in by_pid.values()]),
-        longest_s / 3600,
+        sum(each[-1].at_s - each[0].at_s for each in by_pid.values()),
     )
 
 
@@ -119,11 +122,11 @@ def _mean(values: Iterable[float]) -> float:
 
 def table(growths: Iterable[Growth]) -> str:
     lines = [
-        "| process | processes | samples | memory MiB | largest MiB | MiB per hour | files | files per hour |",
+        "| process | processes | minutes observed | memory MiB | largest MiB | MiB per hour | files | files per hour |",
         "|---|--:|--:|--:|--:|--:|--:|--:|",
     ]
     for each in growths:
         memory = f"{each.memory_mib:.0f} | {each.memory_max_mib:.0f} | {each.memory_slope:+.1f}"
         files = f"{each.files:.0f} | {each.files_slope:+.1f}"
-        lines.append(f"| {each.role} | {each.processes} | {each.samples} | {memory} | {files} |")
+        lines.append(f"| {each.role} | {each.processes} | {each.observed_s / 60:.1f} | {memory} | {files} |")
     return "\n".join(lines) + "\n"

@@ -1,7 +1,8 @@
 """A long run with random faults: ``./run soak --minutes N [--seed S] [--mean-interval SECONDS] [--broker go|ours]``.
 
 Three queries, one for each sink, get messages all the time, while processes die and connections fail at random. In the
-end every message that was acknowledged has to be there, and no process may have grown.
+end every message that was acknowledged has to be there, and no process may have grown. For the last third of the run
+nothing is killed any more: what is killed every minute never becomes old enough to show whether it grows.
 """
 
 import argparse
@@ -14,10 +15,12 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from http.client import HTTPException
 from pathlib import Path
 
 import psutil
-from rig.daemons import Implementation
+from rig.daemons import Implementation, Nsqd
+from rig.processes import kill
 
 from faults.cluster import Cluster
 from faults.driver import LOCAL, Driver, DriverError
@@ -28,7 +31,11 @@ from faults.sampling import Sampler, table
 from faults.scenario import end_in_order_when_asked, own_brokers
 from faults.subject import Subject, check_gone, finish_all
 
+_LOOK_S = 0.2
 _SAMPLE_S = 5.0
+# How much of the run is without kills.
+_CALM_PART = 1 / 3
+_DRIVER_CHANCE = 0.3
 _PUBLISH_S = 0.5
 _PORTION = 25
 _HEAL_S = (0.5, 6.0)
@@ -60,7 +67,7 @@ class Publisher:
                     bodies = subject.number(_PORTION)
                 try:
                     self._cluster.nsqds[number].publish(subject.topic, bodies)
-                except OSError:
+                except (OSError, HTTPException):
                     subject.taken.update(bodies)
 
 
@@ -69,28 +76,28 @@ class Soak:
         self.chance = random.Random(seed)
         self.done: Counter[str] = Counter()
         self.sampler = Sampler()
+        # What went wrong that no count tells.
+        self.failures: list[str] = []
         self.cluster = cluster
         self._spark_folder = folder / "spark"
         self.driver = Driver(LOCAL, self._spark_folder)
         self.subjects = [Subject(folder / f"soak-{sink}", self.cluster, sink, heartbeatInterval="2s") for sink in SINKS]
         self._impl = cluster.impl
         self._due: list[tuple[float, Callable[[], None]]] = []
-        for subject in self.subjects:
-            self.driver.start(subject.order)
 
     # Faults. Each says when it is over.
 
     def kill_worker(self) -> None:
         for worker in self.driver.workers()[:1]:
-            worker.kill()
+            kill(worker)
 
     def kill_receiver(self) -> None:
         for receiver in self.driver.receivers(self.chance.choice(self.subjects).order):
-            receiver.kill()
+            kill(receiver)
 
     def kill_planner(self) -> None:
         if planner := self.driver.planner(self.chance.choice(self.subjects).order):
-            planner.kill()
+            kill(planner)
 
     def kill_driver(self) -> None:
         self.driver.kill()
@@ -103,7 +110,7 @@ class Soak:
         nsqd = self.chance.choice([*self.cluster.nsqds, self.cluster.sink])
         if nsqd.process.poll() is None:
             # Go's forgets what is in flight when it is killed: with a receiver that dies as well it would be lost.
-            nsqd.kill() if self._impl.name == "ours" else nsqd.stop()
+            nsqd.kill() if self._impl.name == "ours" else _stop(nsqd)
             self._later(nsqd.restart)
 
     def kill_lookupd(self) -> None:
@@ -144,20 +151,34 @@ class Soak:
 
     # The run.
 
-    def break_something(self) -> None:
-        often = [self.kill_worker, self.kill_receiver, self.kill_nsqd, self.reset_connections, self.make_network_bad]
-        seldom = [self.kill_planner, self.kill_lookupd, self.stop_query, self.pause_nsqd, self.forget_connections]
-        fault = self.chance.choice([*often * 2, *seldom, *([self.kill_driver] if self.chance.random() < 0.3 else [])])
+    def break_something(self, is_calm: bool) -> None:
+        """In a calm run nothing is killed, not even in order."""
+        often = [self.reset_connections, self.make_network_bad]
+        seldom = [self.pause_nsqd, self.forget_connections]
+        if not is_calm:
+            often += [self.kill_worker, self.kill_receiver, self.kill_nsqd]
+            seldom += [self.kill_planner, self.kill_lookupd, self.stop_query]
+            seldom += [self.kill_driver] if self.chance.random() < _DRIVER_CHANCE else []
+        fault = self.chance.choice([*often * 2, *seldom])
         print(f"{time.strftime('%H:%M:%S')} {fault.__name__}", flush=True)
         self.done[fault.__name__] += 1
-        fault()
+        self.attempt(fault.__name__, fault)
 
     def heal(self, everything: bool = False) -> None:
         now = time.monotonic()
         due = [heal for at, heal in self._due if everything or now >= at]
         self._due = [] if everything else [(at, heal) for at, heal in self._due if now < at]
         for heal in due:
-            heal()
+            self.attempt("healing", heal)
+
+    def attempt(self, what: str, action: Callable[[], None]) -> None:
+        """What goes wrong in it fails the run, and does not end it."""
+        try:
+            action()
+        except DriverError as error:
+            print(f"starting again: {error}", flush=True)
+        except Exception as error:
+            self.failures.append(f"{what.replace('_', ' ')}: {type(error).__name__}: {error}")
 
     def revive(self) -> None:
         """What a supervisor does: start Spark again, and queries that have ended."""
@@ -172,6 +193,8 @@ class Soak:
     def sample(self) -> None:
         orders = [subject.order for subject in self.subjects]
         roles = {
+            "Python driver": [each] if (each := self.driver.python()) else [],
+            "driver JVM": [each] if (each := self.driver.jvm()) else [],
             "receiver": [each for order in orders for each in self.driver.receivers(order)],
             "stream reader": [each for order in orders if (each := self.driver.planner(order))],
             "Python worker": self.driver.workers(),
@@ -184,32 +207,38 @@ class Soak:
 
     def run(self, seconds: float, mean_interval_s: float) -> None:
         publisher = Publisher(self.cluster, self.subjects)
-        end = time.monotonic() + seconds
-        fault_at = time.monotonic() + self.chance.expovariate(1 / mean_interval_s)
+        try:
+            self._break_on(seconds, mean_interval_s)
+        finally:
+            self.heal(everything=True)
+            publisher.stop()
+
+    def _break_on(self, seconds: float, mean_interval_s: float) -> None:
+        began = time.monotonic()
+        fault_at = began + self.chance.expovariate(1 / mean_interval_s)
         sample_at = 0.0
-        while (now := time.monotonic()) < end:
+        while (now := time.monotonic()) < began + seconds:
             self.heal()
             if now >= fault_at:
-                self.break_something()
+                self.break_something(is_calm=now - began >= seconds * (1 - _CALM_PART))
                 fault_at = time.monotonic() + self.chance.expovariate(1 / mean_interval_s)
-            try:
-                self.revive()
-            except DriverError as error:
-                print(f"starting again: {error}", flush=True)
+            self.attempt("starting again", self.revive)
             if now >= sample_at:
-                self.sample()
+                self.attempt("sampling", self.sample)
                 sample_at = now + _SAMPLE_S
-            time.sleep(0.2)
-        publisher.stop()
-        self.heal(everything=True)
+            time.sleep(_LOOK_S)
 
-    def account(self, seed: int, seconds: float) -> Row:
+    def settle(self) -> None:
+        """Wait for all that is still on its way, and end the queries."""
         for subject in self.subjects:
             subject.publish(1)
         self.revive()
         finish_all(self.driver, self.subjects, 180)
-        left = check_gone(self.driver, self.cluster, self.subjects)
-        complaints = [growth.complaint for growth in self.sampler.growths() if growth.complaint]
+        if left := check_gone(self.driver, self.cluster, self.subjects):
+            self.failures.append(left)
+
+    def row(self, seed: int, seconds: float) -> Row:
+        complaints = [complaint for each in self.sampler.growths() if (complaint := each.complaint(seconds))]
         complaints += [subject.failure for subject in self.subjects if subject.failure]
         return Row(
             f"{self.done.total()} random faults",
@@ -222,45 +251,65 @@ class Soak:
             True,
             seconds,
             seed,
-            failure="; ".join([*complaints, *([left] if left else [])]),
+            failure="; ".join([*complaints, *self.failures]),
         )
 
     def close(self) -> None:
         self.driver.end()
 
 
+def _stop(nsqd: Nsqd) -> None:
+    """In order, for which it must not be paused."""
+    nsqd.process.send_signal(signal.SIGCONT)
+    nsqd.stop()
+
+
 def main() -> int:
     end_in_order_when_asked()
-    parser = argparse.ArgumentParser("./run soak", description="Random faults under load, for as long as you like.")
-    parser.add_argument("--minutes", type=float, default=20)
-    parser.add_argument("--seed", type=int, default=random.randrange(10**6))
-    parser.add_argument("--mean-interval", type=float, default=15, help="seconds between two faults, on average")
-    parser.add_argument("--broker", choices=["go", "ours"], default="ours")
-    parser.add_argument("--report", type=Path, default=Path("build/soak"))
-    options = parser.parse_args()
+    options = parse()
     impl = own_brokers()
     if options.broker == "go":
         impl = Implementation("go", Path(os.environ["NSQ_GO_BIN"]).absolute())
     options.report.mkdir(parents=True, exist_ok=True)
     (options.report / "rows.jsonl").unlink(missing_ok=True)
     print(f"seed {options.seed}, {options.minutes:g} minutes, report in {options.report}", flush=True)
-    began = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="nsq-soak-") as place, Cluster(impl, Path(place)) as cluster:
+    with tempfile.TemporaryDirectory(prefix="nsq-soak-") as place, Cluster(impl, Path(place), options.seed) as cluster:
         soak = Soak(cluster, Path(place), options.seed)
+        began = time.monotonic()
         try:
             soak.run(options.minutes * 60, options.mean_interval)
-            row = soak.account(options.seed, time.monotonic() - began)
+            soak.settle()
+        except BaseException as error:
+            soak.failures.append(f"ended before all could be there: {type(error).__name__}: {error}")
+            if not isinstance(error, Exception):
+                raise
         finally:
+            row = report(soak, options, time.monotonic() - began)
             soak.close()
+    return 0 if row.passed else 1
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser("./run soak", description="Random faults under load, for as long as you like.")
+    parser.add_argument("--minutes", type=float, default=20)
+    parser.add_argument("--seed", type=int, default=random.randrange(10**6))
+    parser.add_argument("--mean-interval", type=float, default=15, help="seconds between two faults, on average")
+    parser.add_argument("--broker", choices=["go", "ours"], default="ours")
+    parser.add_argument("--report", type=Path, default=Path("build/soak"))
+    return parser.parse_args()
+
+
+def report(soak: Soak, options: argparse.Namespace, seconds: float) -> Row:
+    row = soak.row(options.seed, seconds)
     append(row, options.report)
     facts = {"seed": options.seed, "minutes": options.minutes, "mean interval": f"{options.mean_interval:g} s"}
     facts["faults"] = ", ".join(f"{name.replace('_', ' ')} {count}" for name, count in sorted(soak.done.items()))
     write(options.report, "Soak: random faults under load", facts)
     soak.sampler.save(options.report / "samples.csv")
-    with (options.report / "report.md").open("a") as report:
-        report.write("\n" + table(soak.sampler.growths()))
-    print((options.report / "report.md").read_text())
-    return 0 if row.passed else 1
+    with (options.report / "report.md").open("a") as file:
+        file.write("\n" + table(soak.sampler.growths()))
+    print((options.report / "report.md").read_text(), flush=True)
+    return row
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from rig.processes import command_of
 
 from faults.cluster import Cluster
 from faults.driver import Driver, DriverError
@@ -121,8 +122,8 @@ def check_gone(driver: Driver, cluster: Cluster, subjects: Sequence[Subject]) ->
         with contextlib.suppress(DriverError):
             driver.stop(subject.order.name)
     _, alive = psutil.wait_procs(processes, timeout=20)
-    if alive:
-        return f"left behind: {[process.cmdline() for process in alive]}"
+    if left := [command for process in alive if (command := command_of(process))]:
+        return f"left behind: {left}"
     deadline = time.monotonic() + 10
     while count := sum(nsqd.connections() for nsqd in cluster.nsqds):
         if time.monotonic() > deadline:

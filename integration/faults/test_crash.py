@@ -31,7 +31,7 @@ GROUPS = [
 def test_nothing_is_lost_when_it_is_killed(
     run_scenario: RunScenario, victim: str, group: list[tuple[str, str]], broker: str
 ) -> None:
-    rows = run_scenario(scenario(f"crash:{victim}", victim, [Case(*each) for each in group]), broker)
+    rows = run_scenario(scenario(victim, [Case(*each) for each in group]), broker)
     assert [row.victim for row in rows] == [victim] * len(group)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from faults import hostile_ports, hostile_receiver
+from faults import hostile_fleet, hostile_ports, hostile_receiver
 from faults.hostile_attacks import Attack, launch
 from faults.report import Row
 from faults.scenario import Scenario
@@ -13,9 +13,10 @@ from faults.scenario import Scenario
 RunScenario = Callable[[Scenario, str], Sequence[Row]]
 
 
-@pytest.mark.parametrize(
-    "scenario", [*hostile_ports.SCENARIOS, *hostile_receiver.SCENARIOS], ids=lambda scenario: scenario.name
-)
+SCENARIOS = [*hostile_ports.SCENARIOS, *hostile_receiver.SCENARIOS, *hostile_fleet.SCENARIOS]
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
 def test_attackers_are_shut_out_and_hurt_nobody(scenario: Scenario, run_scenario: RunScenario) -> None:
     (row,) = run_scenario(scenario, "ours")
     assert row.published > 0

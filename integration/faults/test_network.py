@@ -4,10 +4,9 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from faults import network
-from faults.lies import run_sink_lies, run_source_lies
+from faults import lies, network
 from faults.lying_nsqd import SINK_LIES, SOURCE_LIES
-from faults.network import COORDINATOR_LOOKUPD, FAULTS, LINKS, RECEIVER_NSQD, SINK_NSQD, TASK_RECEIVER
+from faults.network import COORDINATOR_LOOKUPD, COORDINATOR_RECEIVER, FAULTS, RECEIVER_NSQD, SINK_NSQD, TASK_RECEIVER
 from faults.report import Row
 from faults.scenario import Scenario
 
@@ -18,13 +17,14 @@ CHOSEN = {
     COORDINATOR_LOOKUPD: ("accepted, never answered",),
     TASK_RECEIVER: ("resets",),
     SINK_NSQD: ("partition",),
+    COORDINATOR_RECEIVER: ("partition",),
 }
 
 
-@pytest.mark.parametrize("link", LINKS)
+@pytest.mark.parametrize("link", CHOSEN)
 def test_a_bad_network_loses_nothing(run_scenario: RunScenario, link: str) -> None:
     chosen = [fault for fault in FAULTS if fault.name in CHOSEN[link]]
-    assert run_scenario(network.scenario(f"network:{link}", link, chosen), "go" if link == SINK_NSQD else "ours")
+    assert run_scenario(network.scenario(link, chosen), "go" if link == SINK_NSQD else "ours")
 
 
 def test_an_nsqd_may_hang_for_longer_than_its_time_outs(run_scenario: RunScenario) -> None:
@@ -34,10 +34,9 @@ def test_an_nsqd_may_hang_for_longer_than_its_time_outs(run_scenario: RunScenari
 def test_a_liar_beside_an_honest_nsqd_does_no_harm_to_the_source(run_scenario: RunScenario) -> None:
     names = {"messages past RDY", "endless heartbeats", "half a frame", "strange IDENTIFY"}
     chosen = [lie for lie in SOURCE_LIES if lie.name in names]
-    scenario = Scenario("lies:source", lambda context: run_source_lies(context, chosen), "liars", "source")
-    assert run_scenario(scenario, "ours")
+    assert run_scenario(lies.scenario("source", chosen), "ours")
 
 
 def test_a_liar_beside_an_honest_nsqd_does_no_harm_to_the_sink(run_scenario: RunScenario) -> None:
     chosen = [lie for lie in SINK_LIES if lie.name in {"acknowledges nothing", "answers garbage", "OK without write"}]
-    assert run_scenario(Scenario("lies:sink", lambda context: run_sink_lies(context, chosen), "liars", "sink"), "ours")
+    assert run_scenario(lies.scenario("sink", chosen), "ours")

@@ -4,6 +4,7 @@ import base64
 import http.client
 import json
 import os
+import re
 import socket
 import ssl
 import subprocess
@@ -21,17 +22,31 @@ from rig.ports import listening, wider_than_loopback
 from rig.security import AuthServer, Certificates
 
 from faults.scenario import own_brokers
+from pyspark_nsq.broker.auth import AuthQuestion
 from pyspark_nsq.broker.http_auth import HttpAuth
+from pyspark_nsq.broker.http_messages import Request
+from pyspark_nsq.broker.http_parser import RequestParser
+from pyspark_nsq.connector.beginning import Beginning
+from pyspark_nsq.connector.channels import Guard
 from pyspark_nsq.connector.errors import DiscoveryError, OptionError
+from pyspark_nsq.connector.executors import StartPartition
 from pyspark_nsq.connector.http_json import fetch_json
 from pyspark_nsq.connector.options import parse_sink_options, parse_source_options
+from pyspark_nsq.connector.receiver import Setup
+from pyspark_nsq.connector.receiver_host import HostService
+from pyspark_nsq.connector.rows import Place, RangePartition
 from pyspark_nsq.connector.security import tls_context
-from pyspark_nsq.connector.settings import Address, HttpAddress, Secret, Security
+from pyspark_nsq.connector.settings import Address, ConnectionSettings, HttpAddress, Secret, Security
+from pyspark_nsq.connector.source_state import Limits
+from pyspark_nsq.connector.ways import Starting, Way
 from pyspark_nsq.proto import commands
 from pyspark_nsq.proto.frames import ERROR, OK, RESPONSE, Frame, split_frames
 from pyspark_nsq.testing import local_nsq
 
 SECRET, PASSWORD = "rather-not-told-95b2", "nor-this-4d81"
+# What a query's tasks show to its receivers; each query makes up its own. Spark has secrets of the same form, which its
+# workers find under a name in their environment.
+TOKEN = re.compile(rb"(?<!_SECRET': ')(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
 COUNT = 50
 
 
@@ -137,6 +152,9 @@ def test_no_secret_is_shown_or_kept_and_no_port_is_open(
     for secret in (SECRET, PASSWORD):
         for form in (secret.encode(), base64.b64encode(b":" + secret.encode())):
             assert [place for place, content in shown.items() if form in content] == []
+    of_this_machine = " ".join(os.environ.values()).encode()
+    like_tokens = {place: set(TOKEN.findall(content)) for place, content in shown.items()}
+    assert [place for place, found in like_tokens.items() if any(each not in of_this_machine for each in found)] == []
 
 
 def test_values_do_not_show_their_secrets() -> None:
@@ -144,8 +162,35 @@ def test_values_do_not_show_their_secrets() -> None:
     source = parse_source_options(options | {"channel": "c", "tls": "true"})
     values: list[Any] = [source, parse_sink_options(options), Secret(SECRET), Security(auth_secret=Secret(SECRET))]
     values += [commands, HttpAuth(lambda _question: None, lambda: 0, tls=True)]
+    values += [AuthQuestion(SECRET.encode(), "127.0.0.1", tls=True, common_name="")]
+    _expect_silence(values)
+
+
+def test_a_request_does_not_show_the_secret_that_came_with_it() -> None:
+    parser = RequestParser()
+    parser.feed(f"GET /stats HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {SECRET}\r\n\r\n".encode())
+    head = parser.next_head()
+    assert head
+    assert SECRET in head.headers["authorization"]
+    _expect_silence([head, Request(head.method, head.target, head.path, head.query, head.headers)])
+
+
+def test_what_receivers_and_tasks_are_told_does_not_show_the_token() -> None:
+    limits = Limits("c", 1, 1, 1, None, None, 0.1, 1.0)
+    way = Way(None, SECRET, "127.0.0.1:1", Starting(None, range(1), 10.0))
+    _expect_silence(
+        [
+            Setup("127.0.0.1", range(1), SECRET, 0, limits, ConnectionSettings(), 0.5),
+            Beginning("session", SECRET, 0, limits, ConnectionSettings(), 0.5, 10.0),
+            *(way, Place("127.0.0.1:1", way=way), StartPartition(0, way)),
+            *(RangePartition(Place("127.0.0.1:1", way=way), SECRET, 0, 1), Guard(SECRET), HostService(SECRET, "")),
+        ]
+    )
+
+
+def _expect_silence(values: list[Any]) -> None:
     for value in values:
-        assert SECRET not in repr(value) + str(value) + f"{value}"
+        assert SECRET not in repr(value) + str(value) + f"{value}", type(value)
 
 
 # Permissions

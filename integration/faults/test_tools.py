@@ -1,10 +1,12 @@
 """What the faults stand on: a report that cannot look better than it is, a proxy that does what it says."""
 
 import json
+import os
+import signal
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,16 +14,21 @@ import psutil
 import pytest
 from rig.daemons import wait_until
 
+from faults import crash, lies, network
 from faults.crash import duplicates_allowed, named
+from faults.driver import Driver
 from faults.gates import BEFORE_FIN, FIN_SENT, HALF_WAY, MOMENTS, RECEIVED, Gates
+from faults.held_source import PLANNER_NOTE
+from faults.lying_nsqd import SINK_LIES, SOURCE_LIES, Liar
 from faults.proxy import Proxy, Rules
-from faults.queries import FILES, NSQ, SINKS
+from faults.queries import FILES, NSQ, SINKS, Order
 from faults.report import Row, append, load, merged, table, write
-from faults.sampling import Sampler, slope_per_h
-from faults.scenario import Context, Scenario, found, own_brokers, run
+from faults.scenario import Context, Scenario, found, matching, own_brokers, run
 from faults.sinks import committed_files
 from faults.victims import DRIVER, NSQDS, RECEIVER, VICTIMS
+from pyspark_nsq.connector.executors import started_at
 from pyspark_nsq.connector.settings import Address
+from pyspark_nsq.proto import commands
 
 ROW = Row("kill -9: sink written", "receiver", "go", 1, 250, 0, 7, True, 1.5, 3, "crash:receiver:sink written:files@go")
 
@@ -70,6 +77,56 @@ def test_an_exception_is_a_failed_row_that_can_be_repeated(tmp_path: Path) -> No
     assert (row.name, row.seed, row.failure) == ("some name@ours", 77, "RuntimeError: oh")
 
 
+def test_what_repeats_a_row_is_said_in_full() -> None:
+    assert ROW.command == "./run faults --only 'crash:receiver:sink written:files@go' --seed 3"
+    assert replace(ROW, is_long=True).command.endswith(" --seed 3 --long")
+
+
+def test_what_was_left_by_a_failed_scenario_is_ended_before_the_next_one(tmp_path: Path) -> None:
+    ended: list[str] = []
+
+    def leave(context: Context) -> Row:
+        context.shared["spark"] = "queries, and gates that are closed"
+        context.ending.callback(ended.append, "spark")
+        raise RuntimeError("oh")
+
+    context = Context(own_brokers(), tmp_path, 77)
+    run(Scenario("some name", leave, "fault", "victim"), context)
+    assert ended == ["spark"]
+    assert not context.shared
+
+
+def test_a_scenario_that_hangs_fails(tmp_path: Path) -> None:
+    def hang(_context: Context) -> Row:
+        threading.Event().wait(60)
+        return ROW
+
+    former = signal.getsignal(signal.SIGALRM)
+    (row,) = run(Scenario("some name", hang, "fault", "victim"), Context(own_brokers(), tmp_path, 1, limit_s=0.1))
+    assert row.failure == "TooLongError: it was not done after 0.1 s"
+    assert signal.getsignal(signal.SIGALRM) is former
+
+
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        crash.scenario(RECEIVER, [crash.Case(RECEIVED, FILES), crash.Case(HALF_WAY, NSQ)]),
+        lies.scenario("source", SOURCE_LIES[:2]),
+        lies.scenario("sink", SINK_LIES),
+        network.scenario(network.SINK_NSQD, network.FAULTS),
+    ],
+    ids=lambda scenario: scenario.name,
+)
+def test_what_ran_together_can_be_repeated_by_its_name(scenario: Scenario) -> None:
+    (found,) = matching(scenario.name)
+    assert found.name == scenario.name
+
+
+@pytest.mark.parametrize("name", ["crash:receiver", "lies:source", "lies:source:truth", "network:sink - nsqd:rain"])
+def test_no_scenario_is_made_up(name: str) -> None:
+    assert not matching(name)
+
+
 def test_the_matrix_is_complete() -> None:
     assert len(found()) >= 24
     for victim in VICTIMS:
@@ -101,6 +158,17 @@ def test_a_gate_holds_until_it_is_opened(tmp_path: Path) -> None:
     assert not visitor.is_alive()
 
 
+def test_a_process_that_has_the_number_of_a_dead_planner_is_not_taken_for_it(tmp_path: Path) -> None:
+    order = Order("query", str(tmp_path), FILES, "", {}, {})
+    assert Driver.planner(order) is None
+    started = started_at(os.getpid())
+    assert started
+    order.gates.note(PLANNER_NOTE, f"{os.getpid()} {started}")
+    assert Driver.planner(order) == psutil.Process()
+    order.gates.note(PLANNER_NOTE, f"{os.getpid()} {started - 1}")
+    assert Driver.planner(order) is None
+
+
 def test_only_files_that_the_log_names_count(tmp_path: Path) -> None:
     log = tmp_path / "_spark_metadata"
     log.mkdir()
@@ -112,18 +180,40 @@ def test_only_files_that_the_log_names_count(tmp_path: Path) -> None:
     assert sorted(path.name for path in committed_files(tmp_path)) == ["a", "b", "c"]
 
 
-def test_slopes_are_within_each_process() -> None:
-    hour = 3600.0
-    assert slope_per_h([[(0, 5), (hour, 7)], [(0, 100), (hour, 102)]]) == pytest.approx(2)
-    assert slope_per_h([[(0, 5)], [(hour, 100)]]) == 0
+def test_a_liar_who_never_had_its_say_is_seen() -> None:
+    with closing(Liar(SOURCE_LIES[0])) as liar:
+        assert liar.complaint == "the lie was never told"
+        with socket.create_connection(liar.address) as sock:
+            sock.sendall(b"  V1IDENTIFY\n")
+            assert sock.recv(100) == b""
+        wait_until(lambda: liar.failures, "what it did not expect")
+        assert liar.complaint.startswith("an nsqd was told what it cannot expect: AssertionError(")
 
 
-def test_a_process_is_sampled() -> None:
-    sampler = Sampler()
-    sampler.look({"me": [psutil.Process()]})
-    (sample,) = sampler.samples
-    assert sample.memory_mib > 1
-    assert sample.files > 1
+def test_what_a_liar_takes_is_known_at_once() -> None:
+    (lie,) = [lie.anew() for lie in SINK_LIES if lie.name == "answers twice"]
+    taken = lie.taken
+    with closing(Liar(lie)) as liar:
+        with socket.create_connection(liar.address) as sock, sock.makefile("rb") as answers:
+            sock.sendall(commands.MAGIC_V2 + commands.identify({}) + commands.mpub("t", [b"one", b"two"]))
+            for _ in range(3):
+                answers.read(int.from_bytes(answers.read(4), "big"))
+        assert taken == {b"one", b"two"}
+        assert liar.complaint == ""
+
+
+def test_each_connection_hears_the_next_form_of_a_lie() -> None:
+    (lie,) = [lie for lie in SOURCE_LIES if lie.name == "wrong sizes"]
+    heard = []
+    with closing(Liar(lie)) as liar:
+        for _ in range(len(lie.forms) + 1):
+            with socket.create_connection(liar.address) as sock, sock.makefile("rb") as answers:
+                sock.sendall(commands.MAGIC_V2 + commands.identify({}) + commands.sub("t", "c"))
+                for _ in range(2):
+                    answers.read(int.from_bytes(answers.read(4), "big"))
+                heard.append(int.from_bytes(answers.read(4), "big"))
+        assert liar.complaint == ""
+    assert heard == [0, 3, 2**31 - 1, 2**32 - 1, 2**28, 0]
 
 
 class Echo:

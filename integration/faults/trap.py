@@ -23,7 +23,7 @@ FAULT = "killed between the sink's log and Spark's"
 
 def run(context: Context) -> Row:
     driver = shared_driver(context, LOCAL)
-    with Cluster(context.impl, context.folder) as cluster:
+    with Cluster(context.impl, context.folder, context.seed) as cluster:
         subject = Subject(context.folder / "query", cluster, FILES)
         subject.order.gates.close(RECEIVED, str(FIRST_COUNT))
         began = time.monotonic()

@@ -14,14 +14,17 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from fuzz.target import KIB, MIB, Target, pieces
-from pyspark_nsq.connector import discovery, http_json
+from pyspark_nsq.connector import crews, discovery, http_json
 from pyspark_nsq.connector.beginning import Beginning, from_message, to_message
 from pyspark_nsq.connector.connection import Source
 from pyspark_nsq.connector.discovery import fetch_all_stats, fetch_stats, read_answer
 from pyspark_nsq.connector.errors import ConnectError, DiscoveryError
+from pyspark_nsq.connector.fleet import Fleet
 from pyspark_nsq.connector.handshake import Handshake, ServerFacts
 from pyspark_nsq.connector.http_json import fetch_json
 from pyspark_nsq.connector.offsets import OffsetError, first_position, parse_offset
+from pyspark_nsq.connector.options import parse_source_options
+from pyspark_nsq.connector.placement import LANES_MAX
 from pyspark_nsq.connector.receiver_core import ReceiverCore
 from pyspark_nsq.connector.receiver_service import ReceiverService, StatusBoard
 from pyspark_nsq.connector.settings import Address, ConnectionSettings, HttpAddress, Secret, Security
@@ -222,6 +225,32 @@ def receiver_calls(data: bytes) -> None:
     board.wait(-1, 0.0)
 
 
+class _QuietFleet(Fleet):
+    """It calls nobody."""
+
+    def _run(self, work: Callable[..., None], *arguments: Any) -> None:
+        """There are no threads."""
+
+
+def coordinator_calls(data: bytes) -> None:
+    """One call after the other to the driver's side of receivers on executors. A byte says which and how long it is."""
+    fleet = _QuietFleet(_RECEIVERS, _BEGINNING, _RDY, lambda: None, lambda: None, lambda: None)
+    service = crews._CoordinatorService(fleet)
+    context: Any = _Context()
+    while data:
+        kind, size = data[0] & 3, data[0] >> 2
+        said, data = data[1 : 1 + size], data[1 + size :]
+        with suppress(DecodeError):
+            match kind:
+                case 0:
+                    service.Register(pb.Registration.FromString(said), context)
+                case 1:
+                    service.Gather(pb.Gathering.FromString(said), context)
+                case _:
+                    service.Look(pb.Range.FromString(said), context)
+    assert len(fleet.live) <= len(fleet.receivers) <= LANES_MAX
+
+
 def receiver_begin(data: bytes) -> None:
     """How a coordinator tells a receiver elsewhere which query it shall work for."""
     try:
@@ -322,6 +351,25 @@ _BEGINNING = Beginning(
     ConnectionSettings(Security(True, auth_secret=Secret(_SECRET), tls_key_password=Secret(_SECRET)), snappy=True),
     *(0.5, 3.0),
 )
+_RECEIVERS = parse_source_options(
+    {"topic": "t", "channel": "c", "nsqdTcpAddresses": "a:1", "receivers": "executors"}
+).receivers
+_ASKED: list[tuple[int, Any]] = [
+    (0, pb.Registration(host="h", address="127.0.0.1:1")),
+    (0, pb.Registration(host="h", address="127.0.0.1:2")),
+    (0, pb.Registration(host="i", address="")),
+    (1, pb.Gathering(host="h")),
+    (2, pb.Range(lane=0, first=_FIRST, end=_FIRST + 3)),
+    (2, pb.Range(lane=2**32 - 1, first=2**64 - 1, end=0)),
+]
+
+
+def _asked(each: tuple[int, Any]) -> bytes:
+    kind, message = each
+    said: bytes = message.SerializeToString()
+    return bytes((len(said) << 2 | kind,)) + said
+
+
 _TOLD = [
     pb.SourceMessages(source=pb.Source(topic="t", host="nsqd", port=4150), ids=ids)
     for ids in (b"%016d" % 1, b"%016d" % 1 * 3 + b"x" * 16, b"short")
@@ -392,6 +440,16 @@ TARGETS = [
         ],
         [b"body", b"id", b"timestamp", b"attempts", b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"],
         fixed_memory=8 * MIB,
+        runs=800,
+    ),
+    Target(
+        "coordinator-grpc",
+        coordinator_calls,
+        [b"".join(map(_asked, _ASKED)), *(_asked(each) * 2 for each in _ASKED)],
+        [b"127.0.0.1:1", b"unix:/", b"\xff\xff\xff\xff\x0f", b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"],
+        size_max=KIB,
+        # Queues of commands, for each receiver that has come.
+        memory_per_byte=4 * KIB,
         runs=800,
     ),
     Target(

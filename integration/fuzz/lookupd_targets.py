@@ -3,7 +3,7 @@
 import json
 
 from fuzz.http_serving import HTTP_WORDS, request, serve
-from fuzz.target import MIB, Target, pieces
+from fuzz.target import KIB, MIB, Target, pieces
 from pyspark_nsq.broker.auth import AuthError, parse_answer
 from pyspark_nsq.broker.logs import Logger
 from pyspark_nsq.broker.lookup_session import LookupSession
@@ -114,8 +114,11 @@ TARGETS = [
         "auth-answers",
         auth_answer,
         [json.dumps(_GRANTED).encode(), b'{"ttl":0}', b'{"ttl":1e9,"authorizations":null}', b"[" * 2000],
-        [b'"ttl":', b'"authorizations":', b'"channels":', b'"publish"', b"(?P<a>", b"{1,99999}", b"[^", b"\\u017f"],
-        size_max=512,
+        [
+            *(b'"ttl":', b'"authorizations":', b'"channels":', b'"publish"', b"\\u017f"),
+            *(b"(?P<a>", b"{1,99999}", b"[^", b"a{4294967296}", b"((((((((", b"))))))))"),
+        ],
+        size_max=4 * KIB,
         # A pattern compiles to more than its text.
         fixed_memory=8 * MIB,
     ),

@@ -131,6 +131,12 @@ class Nsqd(Daemon):
             impl, [f"-broadcast-address={self.host}", f"-data-path={folder}", *known, *flags], ["TCP", "HTTP"]
         )
 
+    def register_at(self, lookupds: Sequence[str]) -> None:
+        """From now on at these, and at no others."""
+        target = f"http://{self.http}/config/nsqlookupd_tcp_addresses"
+        request = urllib.request.Request(target, json.dumps(lookupds).encode(), method="PUT")
+        urllib.request.urlopen(request, timeout=10).close()
+
     def publish(self, topic: str, bodies: Sequence[bytes], portion: int = 5_000) -> None:
         for first in range(0, len(bodies), portion):
             part = bodies[first : first + portion]

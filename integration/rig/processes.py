@@ -21,6 +21,20 @@ def is_alive(process: psutil.Process) -> bool:
         return False
 
 
+def kill(process: psutil.Process) -> None:
+    """End it without a warning, if it has not ended."""
+    with suppress(psutil.NoSuchProcess):
+        process.kill()
+
+
+def command_of(process: psutil.Process) -> str:
+    """Its command line; empty where it has ended."""
+    try:
+        return " ".join(process.cmdline())
+    except (psutil.NoSuchProcess, psutil.ZombieProcess):
+        return ""
+
+
 def show() -> None:
     """Print what anybody can see of the processes below this one."""
     for process, command in below():

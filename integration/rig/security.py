@@ -29,10 +29,11 @@ class Certificates:
         server.private_key_pem.write_to_path(self._server_key)
         server.cert_chain_pems[0].write_to_path(self._server)
 
-    def nsqd_flags(self, *, ask_client: bool) -> list[str]:
-        """For an nsqd that speaks nothing but TLS over TCP, and HTTP both in clear and under TLS."""
-        flags = [f"-tls-cert={self._server}", f"-tls-key={self._server_key}", "-tls-required=tcp-https"]
-        flags.append("-https-address=127.0.0.1:0")
+    def nsqd_flags(self, *, ask_client: bool, required: bool = True) -> list[str]:
+        """For an nsqd with HTTP both in clear and under TLS; where it is required there is nothing but TLS over TCP."""
+        flags = [f"-tls-cert={self._server}", f"-tls-key={self._server_key}", "-https-address=127.0.0.1:0"]
+        if required:
+            flags.append("-tls-required=tcp-https")
         if ask_client:
             flags += [f"-tls-root-ca-file={self.authority}", "-tls-client-auth-policy=require-verify"]
         return flags

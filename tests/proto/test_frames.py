@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspark_nsq.proto.columns import MESSAGE_SCHEMA, decode_frames, encode_messages
+from pyspark_nsq.proto.columns import HEARTBEATS_MAX, MESSAGE_SCHEMA, decode_frames, encode_messages
 from pyspark_nsq.proto.errors import WireError
 from pyspark_nsq.proto.frames import (
     ERROR,
@@ -169,6 +169,14 @@ def test_an_unknown_frame_type_is_refused() -> None:
 def test_a_message_frame_without_room_for_its_header_is_refused() -> None:
     with pytest.raises(WireError, match="frame size 29 is too small for a message"):
         decode_frames(encode_frame(2, bytes(25)), FRAME_SIZE_MAX)
+
+
+def test_heartbeats_by_the_hundred_are_no_nsqd_s() -> None:
+    """Each would cost an answer, and time in which nobody else is heard."""
+    data = encode_frame(RESPONSE, HEARTBEAT) * HEARTBEATS_MAX
+    assert len(decode_frames(data, FRAME_SIZE_MAX).controls) == HEARTBEATS_MAX
+    with pytest.raises(WireError, match="101 heartbeats at once"):
+        decode_frames(data + encode_frame(RESPONSE, HEARTBEAT), FRAME_SIZE_MAX)
 
 
 @given(st.lists(controls, max_size=6), st.binary(max_size=7))

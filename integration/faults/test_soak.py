@@ -1,0 +1,147 @@
+"""What a soak finds out: that something grows, and what went wrong while it broke everything."""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+
+import psutil
+import pytest
+
+from faults import soak
+from faults.driver import DriverError
+from faults.report import Row
+from faults.sampling import LONG_RUN_S, WARM_UP_S, Growth, Sample, Sampler, slope_per_h, table
+
+STEP_S = 5.0
+MINUTE_S = 60.0
+MemoryAt = Callable[[float], float]
+
+
+def sampled(lives_s: Sequence[float], memory_at: MemoryAt, files: int = 20) -> Sampler:
+    """One process after the other, whose memory depends on its age."""
+    sampler, at_s = Sampler(), 0.0
+    for pid, life_s in enumerate(lives_s):
+        for step in range(int(life_s / STEP_S) + 1):
+            age_s = step * STEP_S
+            sampler.samples.append(Sample(at_s + age_s, "receiver", pid, age_s, memory_at(age_s), files))
+        at_s += life_s
+    return sampler
+
+
+def growth_of(sampler: Sampler) -> Growth:
+    (growth,) = sampler.growths()
+    return growth
+
+
+def steady(_age_s: float) -> float:
+    return 100.0
+
+
+def leaky(age_s: float) -> float:
+    """Three MiB a minute."""
+    return 100.0 + age_s / MINUTE_S * 3
+
+
+def test_a_leak_is_found_in_one_process() -> None:
+    growth = growth_of(sampled([20 * MINUTE_S], leaky))
+    assert growth.memory_slope == pytest.approx(180)
+    assert growth.complaint(LONG_RUN_S) == "the memory of receiver grows by 180 MiB an hour"
+
+
+def test_a_leak_is_found_in_processes_of_which_none_lives_long() -> None:
+    growth = growth_of(sampled([WARM_UP_S + MINUTE_S] * 15, leaky))
+    assert growth.observed_s == 15 * MINUTE_S
+    assert growth.complaint(LONG_RUN_S) == "the memory of receiver grows by 180 MiB an hour"
+
+
+def test_a_leak_of_file_descriptors_is_found() -> None:
+    sampler = sampled([20 * MINUTE_S], steady)
+    sampler.samples = [sample._replace(files=20 + int(sample.at_s / MINUTE_S)) for sample in sampler.samples]
+    assert growth_of(sampler).complaint(LONG_RUN_S).startswith("the file descriptors of receiver grow by")
+
+
+def test_what_does_not_grow_is_no_leak() -> None:
+    assert growth_of(sampled([WARM_UP_S + MINUTE_S] * 15, steady)).complaint(LONG_RUN_S) == ""
+
+
+def test_what_a_process_takes_while_it_warms_up_is_no_leak() -> None:
+    def start(age_s: float) -> float:
+        return 100.0 + min(age_s, WARM_UP_S)
+
+    assert growth_of(sampled([10 * MINUTE_S] * 3, start)).complaint(LONG_RUN_S) == ""
+
+
+def test_who_was_not_observed_has_not_passed_a_long_run() -> None:
+    growth = growth_of(sampled([WARM_UP_S - STEP_S] * 20, leaky))
+    assert growth.complaint(LONG_RUN_S) == "receiver was observed for 0.0 minutes only: its growth is not known"
+    assert growth.complaint(LONG_RUN_S / 2) == ""
+
+
+def test_the_minutes_are_shown() -> None:
+    assert "| receiver | 15 | 15.0 | 100 | 100 | +0.0 |" in table(
+        sampled([WARM_UP_S + MINUTE_S] * 15, steady).growths()
+    )
+
+
+def test_slopes_are_within_each_process() -> None:
+    hour = 3600.0
+    assert slope_per_h([[(0, 5), (hour, 7)], [(0, 100), (hour, 102)]]) == pytest.approx(2)
+    assert slope_per_h([[(0, 5)], [(hour, 100)]]) == 0
+
+
+def test_a_process_is_sampled() -> None:
+    sampler = Sampler()
+    sampler.look({"me": [psutil.Process()]})
+    (sample,) = sampler.samples
+    assert sample.memory_mib > 1
+    assert sample.files > 1
+
+
+class Doomed:
+    """A soak that comes to grief."""
+
+    def __init__(self, *_arguments: object) -> None:
+        self.done = Counter(kill_nsqd=1)
+        self.failures: list[str] = []
+        self.sampler = sampled([MINUTE_S], steady)
+        self.is_closed = False
+
+    def run(self, *_arguments: float) -> None:
+        raise psutil.NoSuchProcess(1)
+
+    def row(self, seed: int, seconds: float) -> Row:
+        return Row("1 random fault", "everything", "ours", 1, 5, 0, 0, True, seconds, seed, "", self.failures[0])
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def test_a_soak_that_comes_to_grief_leaves_its_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    doomed = Doomed()
+    monkeypatch.setattr(soak, "end_in_order_when_asked", lambda: None)
+    monkeypatch.setattr(soak, "Cluster", lambda *_: nullcontext())
+    monkeypatch.setattr(soak, "Soak", lambda *_: doomed)
+    monkeypatch.setattr("sys.argv", ["soak", "--minutes", "1", "--seed", "5", "--report", str(tmp_path)])
+    assert soak.main() == 1
+    assert doomed.is_closed
+    (row,) = json.loads((tmp_path / "report.json").read_text())["rows"]
+    assert row["failure"].startswith("ended before all could be there: NoSuchProcess")
+    assert "| receiver |" in (tmp_path / "report.md").read_text()
+    assert len((tmp_path / "samples.csv").read_text().splitlines()) > 1
+
+
+def test_what_goes_wrong_while_something_is_broken_fails_the_run_and_does_not_end_it() -> None:
+    failing = soak.Soak.__new__(soak.Soak)
+    failing.failures = []
+
+    def leave_something() -> None:
+        raise AssertionError("the driver's death left behind: something")
+
+    def find_spark_dead() -> None:
+        raise DriverError("Spark has ended")
+
+    failing.attempt("kill_driver", leave_something)
+    failing.attempt("stop_query", find_spark_dead)
+    assert failing.failures == ["kill driver: AssertionError: the driver's death left behind: something"]
