@@ -39,7 +39,7 @@ class DriverError(AssertionError):
 class Driver:
     """``start`` and the other commands fail with ``DriverError`` once the JVM is gone."""
 
-    def __init__(self, master: str, folder: Path) -> None:
+    def __init__(self, master: str, folder: Path, java_options: str = "") -> None:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         self.log = folder / f"driver-{len(list(folder.glob('driver-*.log')))}.log"
@@ -53,7 +53,11 @@ class Driver:
                 stderr=log,
                 text=True,
                 cwd=folder,
-                env={**os.environ, "PYTHONPATH": integration},
+                env={
+                    **os.environ,
+                    "PYTHONPATH": integration,
+                    "JAVA_TOOL_OPTIONS": f"{os.environ.get('JAVA_TOOL_OPTIONS', '')} {java_options}",
+                },
             )
         self._application = "none"
         self._orphans: list[psutil.Process] = []

@@ -36,6 +36,8 @@ _SAMPLE_S = 5.0
 # How much of the run is without kills.
 _CALM_PART = 1 / 3
 _DRIVER_CHANCE = 0.3
+# A heap that has its size, and all its memory, from the start: what grows then is no heap, and one that leaks is full.
+_JAVA_OPTIONS = "-Xms1g -XX:+AlwaysPreTouch"
 _PUBLISH_S = 0.5
 _PORTION = 25
 _HEAL_S = (0.5, 6.0)
@@ -80,10 +82,14 @@ class Soak:
         self.failures: list[str] = []
         self.cluster = cluster
         self._spark_folder = folder / "spark"
-        self.driver = Driver(LOCAL, self._spark_folder)
+        self.driver = self._start_driver()
+        self._is_driver_killed = False
         self.subjects = [Subject(folder / f"soak-{sink}", self.cluster, sink, heartbeatInterval="2s") for sink in SINKS]
         self._impl = cluster.impl
         self._due: list[tuple[float, Callable[[], None]]] = []
+
+    def _start_driver(self) -> Driver:
+        return Driver(LOCAL, self._spark_folder, _JAVA_OPTIONS)
 
     # Faults. Each says when it is over.
 
@@ -100,6 +106,7 @@ class Soak:
             kill(planner)
 
     def kill_driver(self) -> None:
+        self._is_driver_killed = True
         self.driver.kill()
         self.driver.check_left_behind()
 
@@ -183,8 +190,13 @@ class Soak:
     def revive(self) -> None:
         """What a supervisor does: start Spark again, and queries that have ended."""
         if not self.driver.is_alive():
+            if not self._is_driver_killed:
+                self.failures.append(f"Spark ended by itself: {self.driver.log.read_text()[-1000:]}")
             self.driver.end()
-            self.driver = Driver(LOCAL, self._spark_folder)
+            # Until there is another one it is the dead one's turn again.
+            self._is_driver_killed = True
+            self.driver = self._start_driver()
+            self._is_driver_killed = False
         failures = self.driver.failures()
         for subject in self.subjects:
             if failures.get(subject.order.name, "it was never started"):

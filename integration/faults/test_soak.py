@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -145,3 +146,33 @@ def test_what_goes_wrong_while_something_is_broken_fails_the_run_and_does_not_en
     failing.attempt("kill_driver", leave_something)
     failing.attempt("stop_query", find_spark_dead)
     assert failing.failures == ["kill driver: AssertionError: the driver's death left behind: something"]
+
+
+class DeadDriver:
+    log = Path("/dev/null")
+
+    def is_alive(self) -> bool:
+        return False
+
+    def end(self) -> None:
+        """It has ended."""
+
+    def kill(self) -> None:
+        """It is dead."""
+
+    def check_left_behind(self) -> None:
+        """Nothing is."""
+
+    def failures(self) -> dict[str, str]:
+        return {}
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_spark_that_ends_by_itself_fails_the_run(monkeypatch: pytest.MonkeyPatch, is_killed: bool) -> None:
+    monkeypatch.setattr(soak, "Driver", lambda *_: DeadDriver())
+    monkeypatch.setattr(soak, "SINKS", [])
+    reviving = soak.Soak(SimpleNamespace(impl=None), Path(), 1)
+    if is_killed:
+        reviving.kill_driver()
+    reviving.revive()
+    assert [failure.partition(":")[0] for failure in reviving.failures] == ["Spark ended by itself"] * (not is_killed)
