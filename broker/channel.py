@@ -157,7 +157,7 @@ class Channel:
             self._shared.ready[self] = None
 
     def unsubscribe(self, consumer: Consumer, now: int) -> None:
-        """The client left: what it holds stays in flight until its time-out. An ephemeral channel goes with its last"""
+        """The client left: what it holds waits for its time-out. An ephemeral channel goes with its last consumer."""
         if consumer not in self.consumers:
             return
         self.consumers.remove(consumer)
