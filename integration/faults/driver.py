@@ -36,6 +36,11 @@ class DriverError(AssertionError):
     """Spark did not do what it was told."""
 
 
+def _submit_arguments(java_options: str) -> dict[str, str]:
+    """Not for every JVM: the one that works out Spark's command line has a small heap."""
+    return {"PYSPARK_SUBMIT_ARGS": f"--driver-java-options '{java_options}' pyspark-shell"} if java_options else {}
+
+
 class Driver:
     """``start`` and the other commands fail with ``DriverError`` once the JVM is gone."""
 
@@ -53,11 +58,7 @@ class Driver:
                 stderr=log,
                 text=True,
                 cwd=folder,
-                env={
-                    **os.environ,
-                    "PYTHONPATH": integration,
-                    "JAVA_TOOL_OPTIONS": f"{os.environ.get('JAVA_TOOL_OPTIONS', '')} {java_options}",
-                },
+                env={**os.environ, "PYTHONPATH": integration, **_submit_arguments(java_options)},
             )
         self._application = "none"
         self._orphans: list[psutil.Process] = []
