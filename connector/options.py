@@ -13,7 +13,7 @@ from pyspark_nsq.connector.security import check_security
 from pyspark_nsq.connector.settings import Address, ConnectionSettings, HttpAddress, Security
 
 # What Spark puts among a sink's options for its own use, in lower case.
-_SPARK_OWN: Final = {"checkpointlocation", "path", "queryname"}
+_SPARK_OWN: Final = {"checkpointlocation", "queryname"}
 # The reason, sizes and the name of a topic as JSON, however much of it is escaped.
 _DEAD_LETTER_SIZE_MAX: Final = 1024
 _SIDE_NAMES: Final = {Side.SOURCE: "source", Side.SINK: "sink"}
@@ -138,8 +138,9 @@ def _parse(texts: Mapping[str, str], side: Side) -> dict[str, Any]:
     """The value of every option of this side by its name; None where there is neither value nor default."""
     given = {name.lower(): text for name, text in texts.items()}
     known = {option.name.lower() for option in options_of(side)}
-    if side is Side.SOURCE and "path" in given:
-        raise OptionError("option path: the source has none, did you mean option topic? load() takes no argument")
+    if "path" in given:
+        this, calls = _SIDE_NAMES[side], "load() takes" if side is Side.SOURCE else "save() and start() take"
+        raise OptionError(f"option path: the {this} has none, did you mean option topic? {calls} no argument")
     for name in given:
         if name not in known | _SPARK_OWN:
             raise OptionError(_unknown(name, side))

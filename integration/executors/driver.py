@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
+from rig.patience import start_patiently
 
 
 class Driver:
@@ -40,7 +41,7 @@ class Driver:
         for name, value in options.items():
             reader = reader.option(name, value)
         writer = reader.load().writeStream.foreachBatch(keep).option("checkpointLocation", checkpoint)
-        self.queries[query] = (writer.trigger(availableNow=True) if available_now else writer).start()
+        self.queries[query] = start_patiently(writer.trigger(availableNow=True) if available_now else writer)
 
     def state(self, query: str) -> dict[str, Any]:
         failure = self.queries[query].exception()

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from rig.patience import TOO_SLOW
 from rig.processes import command_of
 
 from faults.cluster import Cluster
@@ -17,8 +18,6 @@ from faults.watch import FolderWatch
 
 # Far more than it takes where the machine has nothing else to do.
 WAIT_S = 240.0
-# Spark gives a process of the source ten seconds to start, which a busy machine may not allow.
-_TOO_SLOW = "worker failed to connect back"
 _LOOK_S = 0.05
 
 
@@ -67,7 +66,7 @@ class Subject:
         deadline = time.monotonic() + WAIT_S
         while not look():
             failure = driver.failures().get(self.order.name, "")
-            if _TOO_SLOW in failure:
+            if TOO_SLOW in failure:
                 driver.start(self.order)
             else:
                 assert not failure, f"{self.order.name} failed on its way to {what}: {failure}"
@@ -101,8 +100,8 @@ def finish_all(driver: Driver, subjects: Sequence[Subject], timeout_s: float = W
     while waiting and time.monotonic() < deadline:
         failures = driver.failures()
         for subject in waiting:
-            if failures.get(subject.order.name, "it was never started"):
-                subject.restarts += 1
+            if failure := failures.get(subject.order.name, "it was never started"):
+                subject.restarts += TOO_SLOW not in failure
                 driver.start(subject.order)
         waiting = [subject for subject in waiting if not subject.is_complete()]
         time.sleep(_LOOK_S)

@@ -113,7 +113,7 @@ class Driver:
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
                 [sys.executable, str(DRIVER), master, json.dumps({**places, **settings})],
-                env=os.environ | _local(host, self.temporary, home),
+                env=os.environ | _local(host, self.temporary, home) | {"PYTHONPATH": str(DRIVER.parents[1])},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,

@@ -11,6 +11,7 @@ import psutil
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from rig.daemons import Nsqd, wait_until
+from rig.patience import start_patiently
 from rig.processes import below, is_alive
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ class Reading:
             reader = reader.schema(schema)
         writer = reader.load().writeStream.foreachBatch(self._keep)
         writer = writer.option("checkpointLocation", str(self._checkpoint))
-        self.query = (writer.trigger(**trigger) if trigger else writer).start()
+        self.query = start_patiently(writer.trigger(**trigger) if trigger else writer)
         return self
 
     def _keep(self, rows: DataFrame, batch: int) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from rig.daemons import Lookupd, Nsqd, wait_until
 from rig.frames import bodies
+from rig.patience import start_patiently
 
 COUNT = 20_000
 
@@ -38,7 +39,8 @@ def test_source_to_sink_to_source(
 
     through = read(spark, lookupd, topic).select("body").writeStream.format("nsq")
     through = through.options(topic=f"{topic}-out", lookupdHttpAddresses=lookupd.http, connectionIdleTimeout="1s")
-    query = through.option("checkpointLocation", str(tmp_path / "through")).trigger(availableNow=True).start()
+    through = through.option("checkpointLocation", str(tmp_path / "through")).trigger(availableNow=True)
+    query = start_patiently(through)
     assert query.awaitTermination(200)
     wait_finished(nsqds, topic)
     assert sum(nsqd.message_count(f"{topic}-out") for nsqd in nsqds) == COUNT
@@ -49,7 +51,7 @@ def test_source_to_sink_to_source(
         found.update(bytes(row.body) for row in rows.collect())
 
     out = read(spark, lookupd, f"{topic}-out").writeStream.foreachBatch(count)
-    query = out.option("checkpointLocation", str(tmp_path / "out")).trigger(availableNow=True).start()
+    query = start_patiently(out.option("checkpointLocation", str(tmp_path / "out")).trigger(availableNow=True))
     assert query.awaitTermination(200)
     assert found == bodies(COUNT)
     wait_finished(nsqds, f"{topic}-out")

@@ -9,6 +9,7 @@ from pathlib import Path
 import psutil
 import pyspark
 from pyspark.sql import DataFrame, SparkSession
+from rig.patience import start_patiently
 from rig.processes import below
 
 
@@ -44,7 +45,7 @@ def main(tcp: str, http: str, topic: str, folder: Path) -> None:
     reader = spark.readStream.format("nsq").option("topic", topic).option("channel", "c")
     reader = reader.option("nsqdTcpAddresses", tcp).option("nsqdHttpAddresses", http)
     writer = reader.load().writeStream.foreachBatch(keep).option("checkpointLocation", str(folder / "checkpoint"))
-    query = writer.start()
+    query = start_patiently(writer)
     deadline = time.monotonic() + 90
     while sum(map(len, bodies.values())) < 4000 and time.monotonic() < deadline and not query.exception():
         time.sleep(0.1)

@@ -15,6 +15,7 @@ ModuleNsqd = Callable[..., Nsqd]
 
 SCRIPTS = Path(__file__).parent / "client_scripts"
 COUNT = 100
+CONSUMERS = 3
 FEATURES = ["plain", "snappy", "deflate", "tls", "tls+snappy", "tls+deflate"]
 
 
@@ -49,10 +50,24 @@ def test_client(secure: Nsqd, certificates: Certificates, topic: str, client: st
         process.communicate()
 
 
+def consumers_ready(nsqd: Nsqd, topic: str) -> int:
+    """How many of them messages can be pushed to."""
+    channels = [
+        channel for found in nsqd.stats()["topics"] if found["topic_name"] == topic for channel in found["channels"]
+    ]
+    return sum(client["ready_count"] > 0 for channel in channels for client in channel["clients"] or ())
+
+
 def check_client(secure: Nsqd, topic: str, feature: str, process: subprocess.Popen[str]) -> None:
     """What the client got, and what the broker saw of it while it is still connected."""
+    assert process.stdin
     assert process.stdout
     assert process.stderr
+    wait_until(lambda: process.poll() is not None or consumers_ready(secure, topic) == CONSUMERS)
+    assert process.poll() is None, process.stderr.read()
+    # Published any earlier, messages could all be done before the last of them has subscribed.
+    process.stdin.write("publish\n")
+    process.stdin.flush()
     line = process.stdout.readline()
     assert line, process.stderr.read()
     attempts = json.loads(line)
@@ -61,7 +76,7 @@ def check_client(secure: Nsqd, topic: str, feature: str, process: subprocess.Pop
     wait_until(lambda: secure.channel(topic, "channel")["in_flight_count"] == 0)
     channel = secure.channel(topic, "channel")
     assert (channel["depth"], channel["requeue_count"], channel["timeout_count"]) == (0, requeued, 0)
-    assert len(channel["clients"]) == 3
+    assert len(channel["clients"]) == CONSUMERS
     for seen in channel["clients"]:
         expected = ("tls" in feature, "snappy" in feature, "deflate" in feature)
         assert (seen["tls"], seen["snappy"], seen["deflate"]) == expected

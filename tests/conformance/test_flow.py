@@ -135,8 +135,8 @@ def test_heartbeats_come_at_the_interval_asked_for(connect: Connect) -> None:
 # case 35
 def test_silent_client_is_closed_after_two_intervals_without_a_frame(connect: Connect) -> None:
     conn = connect()
-    conn.identify(heartbeat_interval=1000)
     start = time.monotonic()
+    conn.identify(heartbeat_interval=1000)
     conn.closed()
     assert time.monotonic() - start >= 2 - EARLY_SECONDS
 
@@ -162,8 +162,8 @@ def test_heartbeats_come_to_producers_and_before_identify_too(nsqd: Nsqd) -> Non
 def test_stalled_body_is_given_up_after_two_intervals(connect: Connect, topic: str, command: str) -> None:
     conn = connect()
     conn.answer_heartbeats = False
-    conn.identify(heartbeat_interval=1000)
     start = time.monotonic()
+    conn.identify(heartbeat_interval=1000)
     conn.send(f"{command} {topic}\n".encode() + struct.pack(">i", 20) + struct.pack(">ii", 1, 12) + b"half")
     assert conn.fatal() == f"E_BAD_MESSAGE {command} failed to read message body"
     assert time.monotonic() - start >= 2 - EARLY_SECONDS

@@ -96,9 +96,9 @@ def test_id_is_sixteen_lower_case_hexadecimal_digits(connect: Connect, topic: st
 # case 57
 def test_message_times_out_and_comes_again(connect: Connect, nsqd: Nsqd, ripe_topic: str) -> None:
     conn = consumer(connect(), ripe_topic, "ch", output_buffer_timeout=25)
+    start = time.monotonic()
     conn.publish(ripe_topic, b"body")
     first = conn.message()
-    start = time.monotonic()
     again = conn.message()
     assert (first.attempts, again.attempts) == (1, 2)
     assert again[2:4] == first[2:4]
@@ -234,12 +234,12 @@ def test_requeue_with_delay_does_not_come_before_it(connect: Connect, nsqd: Nsqd
     conn.subscribe(ripe_topic, "ch", ready=1)
     first = conn.message()
     start = time.monotonic()
-    conn.requeue(first, 700)
+    conn.requeue(first, 2000)
     conn.round_trip()
     channel = nsqd.channel(ripe_topic, "ch")
     assert (channel["deferred_count"], channel["in_flight_count"], channel["depth"]) == (1, 0, 0)
     again = conn.message()
-    assert again.arrived - start >= 0.7 - EARLY_SECONDS
+    assert again.arrived - start >= 2 - EARLY_SECONDS
     assert (again.attempts, again.id) == (2, first.id)
     assert nsqd.channel(ripe_topic, "ch")["deferred_count"] == 0
 
@@ -253,16 +253,16 @@ def test_deferred_message_does_not_come_before_its_time(
     conn.subscribe(ripe_topic, "ch", ready=5)
     start = time.monotonic()
     if how == "DPUB":
-        conn.command(f"DPUB {ripe_topic} 700", b"late")
+        conn.command(f"DPUB {ripe_topic} 2000", b"late")
         conn.ok()
     else:
-        nsqd.post(f"/pub?topic={ripe_topic}&defer=700", b"late")
+        nsqd.post(f"/pub?topic={ripe_topic}&defer=2000", b"late")
     wait_until(lambda: nsqd.channel(ripe_topic, "ch")["deferred_count"] == 1)
     conn.publish(ripe_topic, b"now")
     assert conn.message().body == b"now"
     message = conn.message()
     assert (message.body, message.attempts) == (b"late", 1)
-    assert message.arrived - start >= 0.7 - EARLY_SECONDS
+    assert message.arrived - start >= 2 - EARLY_SECONDS
     assert nsqd.channel(ripe_topic, "ch")["message_count"] == 2
 
 

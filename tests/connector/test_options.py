@@ -45,7 +45,7 @@ def test_spark_writes_names_in_lower_case(parse: Parse) -> None:
     assert parse(CaseInsensitiveDict(options)) == parse({name.upper(): text for name, text in options.items()})
 
 
-@pytest.mark.parametrize("own", ["checkpointLocation", "path", "queryName"])
+@pytest.mark.parametrize("own", ["checkpointLocation", "queryName"])
 def test_what_spark_adds_is_passed_over(own: str) -> None:
     assert parse_sink_options(SINK | {own: "x"}) == parse_sink_options(SINK)
 
@@ -138,9 +138,11 @@ def test_an_unknown_option_is_refused_with_the_nearest(
 
 
 def test_a_path_is_no_topic() -> None:
-    """It is what load("events") sets."""
+    """It is what load("events") and save("events") set."""
     error = error_of(parse_source_options, SOURCE | {"path": "events"})
     assert error == "option path: the source has none, did you mean option topic? load() takes no argument"
+    error = error_of(parse_sink_options, SINK | {"path": "events"})
+    assert error == "option path: the sink has none, did you mean option topic? save() and start() take no argument"
 
 
 def test_an_option_of_the_other_side_is_told_apart() -> None:

@@ -36,6 +36,7 @@ async def main() -> None:
     ]
     tasks = [asyncio.ensure_future(consume(reader)) for reader in readers]
     writer = await ansq.create_writer(nsqd_tcp_addresses=[ADDRESS])
+    await asyncio.to_thread(sys.stdin.readline)
     for body in bodies[: COUNT // 2]:
         await writer.pub(topic=TOPIC, message=body)
     await writer.mpub(TOPIC, *bodies[COUNT // 2 :])

@@ -60,6 +60,8 @@ host, _, port = ADDRESS.partition(":")
 producer = gnsq.NsqdTCPClient(host, int(port), **options)
 producer.connect()
 producer.identify()
+# A read in the thread of the event loop would stop everything.
+gevent.get_hub().threadpool.apply(sys.stdin.readline)
 for body in bodies[: COUNT // 2]:
     producer.publish(TOPIC, body)
     producer.check_ok()

@@ -15,7 +15,7 @@ ADDRESS, TOPIC, FEATURE, CAFILE, COUNT = *sys.argv[1:5], int(sys.argv[5])
 READERS = 3
 
 # pynsq overlooks an OK that comes together with the answer to IDENTIFY until something else comes: a heartbeat.
-options: dict[str, Any] = {"heartbeat_interval": 1, "snappy": "snappy" in FEATURE, "deflate": "deflate" in FEATURE}
+options: dict[str, Any] = {"heartbeat_interval": 2, "snappy": "snappy" in FEATURE, "deflate": "deflate" in FEATURE}
 if "tls" in FEATURE:
     options |= {"tls_v1": True, "tls_options": {"ca_certs": CAFILE}}
 
@@ -85,11 +85,16 @@ readers = [
 
 
 def start_publishing() -> None:
-    if writer.conns and all(reader.conns for reader in readers):
+    if writer.conns:
         publish_next()
     else:
         loop.call_later(0.05, start_publishing)
 
 
-loop.call_later(0.3, start_publishing)
+async def start_when_told() -> None:
+    await loop.run_in_executor(None, sys.stdin.readline)
+    start_publishing()
+
+
+loop.add_callback(start_when_told)
 loop.start()
