@@ -31,23 +31,34 @@ SPARK_LINES = (
 )
 
 
-def line_of(nodeid: str) -> int | None:
-    return next((number for number, line in enumerate(SPARK_LINES) if nodeid.startswith(line)), None)
+# Of the others these take minutes; the tests of each share what is costly to make: an image, an environment.
+LONG = (
+    "tests/container",
+    "tests/test_packaging",
+    "integration/faults/test_broker_kills",
+    "integration/fuzz/test_fuzzing",
+)
+
+
+def group_of(nodeid: str) -> str | None:
+    """What is for one process."""
+    lines = (f"line {number}" for number, line in enumerate(SPARK_LINES) if nodeid.startswith(line))
+    return next((*lines, *filter(nodeid.startswith, LONG)), None)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with what takes longest."""
-    items.sort(key=lambda item: line_of(item.nodeid) is None)
+    first = sum(SPARK_LINES, ())
+    items.sort(key=lambda item: (not item.nodeid.startswith(first), not item.nodeid.startswith(LONG)))
 
 
-class Lines(LoadScopeScheduling):
-    """Each line is for one process; all other tests go one by one to whoever is free."""
+class Groups(LoadScopeScheduling):
+    """Each group is for one process; all other tests go one by one to whoever is free."""
 
     def _split_scope(self, nodeid: str) -> str:
-        line = line_of(nodeid)
-        return nodeid if line is None else f"line {line}"
+        return group_of(nodeid) or nodeid
 
 
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Lines:
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Groups:
     """How tests are dealt to several processes."""
-    return Lines(config, log)
+    return Groups(config, log)
