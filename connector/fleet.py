@@ -24,7 +24,7 @@ from pyspark_nsq.connector.placement import Member, Placement
 from pyspark_nsq.connector.receiver_options import ReceiverOptions, read_token
 from pyspark_nsq.connector.receiver_process import ReceiverError
 from pyspark_nsq.connector.report import merge
-from pyspark_nsq.connector.wire import from_source
+from pyspark_nsq.connector.wire import failed_connections, from_source, with_all_sources
 from pyspark_nsq.proto import receiver_pb2 as pb
 from pyspark_nsq.proto import receiver_pb2_grpc
 
@@ -297,14 +297,15 @@ class Fleet:
             is_new = not member.live
             self._placement.heard(member, status.share, status.charge, time.monotonic())
             receiver.socket = status.socket
-            receiver.status = status
+            receiver.status = with_all_sources(status, receiver.status)
         if is_new:
             log.info("receiver %s has lane %d", receiver.address, member.lane)
             self._members_changed()
-        failed = sum(source.counters.failed_connections for source in status.sources)
-        if failed > self._failed_connections:
-            self._connection_lost()
-        self._failed_connections = max(self._failed_connections, failed)
+        if status.has_sources:
+            failed = failed_connections(status)
+            if failed > self._failed_connections:
+                self._connection_lost()
+            self._failed_connections = max(self._failed_connections, failed)
         self._wake()
 
     def _lose(self, member: Member, reason: str, certainly: bool) -> None:

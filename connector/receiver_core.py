@@ -121,8 +121,10 @@ class ReceiverCore:
     @property
     def refusal(self) -> str:
         """Why every source has been refused since the start; empty where there is hope."""
+        if self._has_subscribed:
+            return ""
         refusals = [state.refusal for state in self.sources.values() if state.assigned]
-        return refusals[0] if refusals and all(refusals) and not self._has_subscribed else ""
+        return refusals[0] if refusals and all(refusals) else ""
 
     def _back_off(self, state: SourceState, now: float) -> None:
         state.counts.failed_connections += 1

@@ -21,7 +21,7 @@ from pyspark_nsq.connector.receiver_tls import ReceiverTls
 from pyspark_nsq.connector.report import merge
 from pyspark_nsq.connector.settings import Address
 from pyspark_nsq.connector.spawning import environment
-from pyspark_nsq.connector.wire import from_source
+from pyspark_nsq.connector.wire import failed_connections, from_source, with_all_sources
 from pyspark_nsq.proto import receiver_pb2 as pb
 from pyspark_nsq.proto import receiver_pb2_grpc
 
@@ -163,11 +163,12 @@ class ReceiverProcess:
             process.stdout.close()
 
     def _take(self, status: pb.Status) -> None:
-        self.status = status
-        failed = sum(source.counters.failed_connections for source in status.sources)
-        if failed > self._failed_connections:
-            self._connection_lost()
-        self._failed_connections = failed
+        self.status = with_all_sources(status, self.status)
+        if status.has_sources:
+            failed = failed_connections(status)
+            if failed > self._failed_connections:
+                self._connection_lost()
+            self._failed_connections = failed
         self._changed()
 
     def _follow(self, tls: ReceiverTls | None) -> None:

@@ -3,7 +3,6 @@
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict
 from typing import Final
 
 import grpc
@@ -43,6 +42,8 @@ class StatusBoard:
         self._sources_interval_s = sources_interval_s
         self._sources_at = 0.0
         self._version = 0
+        # The first version with these sources: to tell of many of them costs something, and each time.
+        self._sources_version = 0
         self._positions = pb.Status()
         self._sources: list[pb.SourceStatus] = []
 
@@ -67,19 +68,25 @@ class StatusBoard:
             self._sources_at = now
             sources = [_source_status(state, core.paused) for state in core.sources.values()]
             sources += [_past_status(nsqd, counts) for nsqd, counts in core.past.items()]
-            if sources == self._sources and positions == self._positions:
-                return
+        are_new = sources is not self._sources and sources != self._sources
+        if not are_new and positions == self._positions:
+            return
         with self._changed:
             self._version += 1
-            self._positions, self._sources = positions, sources
+            self._positions = positions
+            if are_new:
+                self._sources, self._sources_version = sources, self._version
             self._changed.notify_all()
 
     def wait(self, version: int, timeout_s: float) -> tuple[int, pb.Status]:
-        """The state after this version, or the same one after the time."""
+        """The state after this version, or the same one after the time; with the sources if they are newer too."""
         with self._changed:
             self._changed.wait_for(lambda: self._version > version, timeout_s)
-            status = pb.Status(sources=self._sources)
-            status.MergeFrom(self._positions)
+            status = pb.Status()
+            status.CopyFrom(self._positions)
+            if self._sources_version > version:
+                status.sources.extend(self._sources)
+                status.has_sources = True
             return self._version, status
 
     def wake(self) -> None:
@@ -97,14 +104,14 @@ def _source_status(state: SourceState, is_paused: bool) -> pb.SourceStatus:
         source=from_source(state.source),
         connections=sum(connection.subscribed for connection in state.connections),
         in_flight=sum(connection.in_flight for connection in state.connections),
-        counters=pb.Counters(**asdict(state.counts)),
+        counters=pb.Counters(**vars(state.counts)),
         received_until_mark=state.received_until_mark,
         full=is_paused or state.is_used_up,
     )
 
 
 def _past_status(nsqd: Address, counts: Counts) -> pb.SourceStatus:
-    return pb.SourceStatus(source=from_source(Source("", nsqd)), counters=pb.Counters(**asdict(counts)))
+    return pb.SourceStatus(source=from_source(Source("", nsqd)), counters=pb.Counters(**vars(counts)))
 
 
 class ReceiverService(receiver_pb2_grpc.ReceiverServicer):

@@ -157,13 +157,14 @@ class Stop(_message.Message):
     def __init__(self) -> None: ...
 
 class Status(_message.Message):
-    __slots__ = ("end", "finished", "held_messages", "held_bytes", "lost", "sources", "suspects", "refusal", "full", "failure", "share", "charge", "socket")
+    __slots__ = ("end", "finished", "held_messages", "held_bytes", "lost", "sources", "has_sources", "suspects", "refusal", "full", "failure", "share", "charge", "socket")
     END_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
     HELD_MESSAGES_FIELD_NUMBER: _ClassVar[int]
     HELD_BYTES_FIELD_NUMBER: _ClassVar[int]
     LOST_FIELD_NUMBER: _ClassVar[int]
     SOURCES_FIELD_NUMBER: _ClassVar[int]
+    HAS_SOURCES_FIELD_NUMBER: _ClassVar[int]
     SUSPECTS_FIELD_NUMBER: _ClassVar[int]
     REFUSAL_FIELD_NUMBER: _ClassVar[int]
     FULL_FIELD_NUMBER: _ClassVar[int]
@@ -177,6 +178,7 @@ class Status(_message.Message):
     held_bytes: int
     lost: int
     sources: _containers.RepeatedCompositeFieldContainer[SourceStatus]
+    has_sources: bool
     suspects: int
     refusal: str
     full: bool
@@ -184,7 +186,7 @@ class Status(_message.Message):
     share: int
     charge: int
     socket: str
-    def __init__(self, end: _Optional[int] = ..., finished: _Optional[int] = ..., held_messages: _Optional[int] = ..., held_bytes: _Optional[int] = ..., lost: _Optional[int] = ..., sources: _Optional[_Iterable[_Union[SourceStatus, _Mapping]]] = ..., suspects: _Optional[int] = ..., refusal: _Optional[str] = ..., full: bool = ..., failure: _Optional[str] = ..., share: _Optional[int] = ..., charge: _Optional[int] = ..., socket: _Optional[str] = ...) -> None: ...
+    def __init__(self, end: _Optional[int] = ..., finished: _Optional[int] = ..., held_messages: _Optional[int] = ..., held_bytes: _Optional[int] = ..., lost: _Optional[int] = ..., sources: _Optional[_Iterable[_Union[SourceStatus, _Mapping]]] = ..., has_sources: bool = ..., suspects: _Optional[int] = ..., refusal: _Optional[str] = ..., full: bool = ..., failure: _Optional[str] = ..., share: _Optional[int] = ..., charge: _Optional[int] = ..., socket: _Optional[str] = ...) -> None: ...
 
 class SourceStatus(_message.Message):
     __slots__ = ("source", "connections", "in_flight", "counters", "received_until_mark", "full")
