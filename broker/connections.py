@@ -1,7 +1,7 @@
 """Clients' sockets: callbacks of the event loop, no greenlet for a connection.
 
 A readable socket is read once a turn, its session executes what came, and the turn sends the output in one go.
-Nothing here blocks. What one client can cost is bounded: messages stop being handed out when ``turn.OUTPUT_SIZE_MAX``
+Nothing here blocks. What one client can cost is bounded: messages stop being handed out when ``turn.UNSENT_SIZE_MAX``
 waits for it, reading stops when even replies pile up, and a client that reads nothing for two heartbeats is closed.
 """
 

@@ -16,8 +16,11 @@ from pyspark_nsq.broker.engine import Engine, SyncJob
 from pyspark_nsq.broker.engine import Event as EngineEvent
 from pyspark_nsq.broker.session import Session, Subscriber
 
-# What may wait in our memory for one client to read. Beyond it nothing is handed out to it.
+# What is handed out to one client at once.
 OUTPUT_SIZE_MAX: Final = 1024 * 1024
+# A client that has left so much of it unread is handed out nothing more: otherwise who does not read at all would be given
+# more with each time-out of what it has.
+UNSENT_SIZE_MAX: Final = 64 * 1024
 
 
 class Sender(Protocol):
@@ -170,8 +173,8 @@ class Turn:
         sender = session.owner
         if room <= 0 or session.finished:
             return 0
-        size_max = OUTPUT_SIZE_MAX - sender.unsent_size - session.output.size
-        if size_max <= 0:
+        size_max = OUTPUT_SIZE_MAX - session.output.size
+        if size_max <= 0 or sender.unsent_size >= UNSENT_SIZE_MAX:
             sender.starved = True
             return 0
         buffers, count = channel.deliver(consumer, now, room, size_max)

@@ -7,7 +7,7 @@ from simulation.small_broker import NOW, Broker
 from pyspark_nsq.broker.channel import Channel, Consumer
 from pyspark_nsq.broker.connections import Connections
 from pyspark_nsq.broker.timers import Timers
-from pyspark_nsq.broker.turn import OUTPUT_SIZE_MAX, Turn
+from pyspark_nsq.broker.turn import UNSENT_SIZE_MAX, Turn
 from pyspark_nsq.proto.commands import mpub
 
 
@@ -40,7 +40,7 @@ def test_consumers_that_do_not_read_are_passed_over(world: World, monkeypatch: p
     """Asked once, and not again for each share of what is left to the one that reads."""
     reader, *unread = (subscribed(world, count=2500) for _ in range(20))
     for client in unread:
-        client.unsent_size = OUTPUT_SIZE_MAX
+        client.unsent_size = UNSENT_SIZE_MAX
     asked = []
     deliver = world.turn._deliver
 
@@ -52,3 +52,16 @@ def test_consumers_that_do_not_read_are_passed_over(world: World, monkeypatch: p
     greeted(world).say(mpub("t", [b"x"] * 2000))
     assert len(messages(reader.heard())) == 2000
     assert [asked.count(client.session.consumer) for client in unread] == [1] * 19
+
+
+def test_who_does_not_read_gets_no_more_when_its_messages_time_out(world: World) -> None:
+    client = subscribed(world, count=2500)
+    greeted(world).say(mpub("t", [b"x"] * 10))
+    assert len(messages(client.heard())) == 10
+    client.unsent_size = UNSENT_SIZE_MAX - 1
+    greeted(world).say(mpub("t", [b"x"] * 10))
+    assert len(messages(client.heard())) == 10
+    client.unsent_size = UNSENT_SIZE_MAX
+    greeted(world).say(mpub("t", [b"x"] * 10))
+    assert messages(client.heard()) == []
+    assert client.starved
