@@ -219,7 +219,10 @@ class Log:
         wanted = seq
         segments: list[Segment] = []
         while seq < stop and not segments:
-            place = self._hints.pop(seq, None) or self._locate(seq)
+            place = self._hints.pop(seq, None)
+            # Where reading stopped at the end of the last file, another one may have been begun since.
+            if place is None or place[0].end <= seq:
+                place = self._locate(seq)
             if place is None:
                 seq = self.end
                 break
@@ -230,7 +233,7 @@ class Log:
                 if error.errno not in _GONE:
                     raise
                 self._warn(f"{file.path}: {error}")
-            seq = segments[0].base if segments else max(file.end, seq + 1)
+            seq = segments[0].base if segments else file.end
         if seq > wanted:
             self._say_missing(wanted, seq)
         return segments

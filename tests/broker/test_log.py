@@ -318,3 +318,20 @@ def test_ids_go_on_after_a_restart() -> None:
     world.open()
     assert world.log.last_id == last
     assert int(b"%b%03x" % IdGenerator(7, last).take(1, START), 16) == last + 1
+
+
+def test_a_reader_that_stopped_at_the_end_of_a_file_goes_on_in_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It remembers where, and that was the last file then."""
+    monkeypatch.setattr(log_module, "CHUNK_MIN", 100)
+    world = World(400)
+    world.append(8)
+    (first,) = world.log.log_files
+    assert first.size > 100
+    assert world.numbers() == list(range(8))
+    while len(world.log.log_files) == 1:
+        world.append(4)
+        if len(world.log.log_files) == 1:
+            assert world.numbers() == list(range(world.log.end))
+    assert world.log.read(first.end, first.end + 1)
+    assert world.numbers(first.end) == list(range(first.end, world.log.end))
+    assert world.warnings == []
