@@ -82,7 +82,9 @@ class Backlog:
         ahead = self._ahead
         while ahead and ahead[0].end <= seq:
             ahead.popleft()
-        if not ahead:
+        # What was read ahead may begin behind that: the segment before it was left in its middle, where a range ended.
+        if not ahead or ahead[0].base > seq:
+            ahead.clear()
             ahead.extend(self._store.find(seq, stop))
         return ahead.popleft() if ahead else None
 

@@ -453,3 +453,27 @@ def test_events_tell_what_came_and_went() -> None:
     assert broker.engine.take_events() == expected
     broker.engine.delete_topic("t", NOW)
     assert broker.engine.take_events() == [Event("channel_deleted", "t", "c"), Event("topic_deleted", "t")]
+
+
+def test_what_was_read_ahead_of_its_fsync_takes_nothing_away() -> None:
+    """A piece of the log has messages that channels may not have yet: the first ones in the segment that a channel is
+    at, and behind them others."""
+    broker = Broker(sync_every=1, mem_queue_size=1)
+    engine, channel = broker.engine, broker.channel("t", "c")
+    consumer = broker.consumer(channel)
+
+    def sync() -> None:
+        job = engine.next_sync(broker.now)
+        assert job is not None
+        job.run()
+        engine.synced(job, broker.now)
+
+    broker.publish("t", b"0", b"1")
+    sync()
+    broker.publish("t", b"2", b"3")
+    broker.now += SECOND  # what comes now is a segment of its own
+    broker.publish("t", b"4", b"5")
+    assert bodies(broker.get(channel, consumer)) == [b"0", b"1"]
+    sync()
+    assert bodies(broker.get(channel, consumer)) == [b"2", b"3", b"4", b"5"]
+    assert not channel.depth
