@@ -425,6 +425,7 @@ class Channel:
 
     def _set_paused(self, paused: bool, _now: int) -> None:
         self.paused = paused
+        self.topic.metadata_changed()
         self._note_ready()
         if not self._bounded:
             self._shared.save_metadata()

@@ -94,6 +94,7 @@ class Engine:
             topic.load(list(saved.channels), now)
             for channel_name, paused in saved.channels.items():
                 topic.channels[channel_name].paused = paused
+            topic.metadata_changed()
             take_over(topic, go_queues)
             topic.start(now)
         try:
@@ -250,16 +251,9 @@ class Engine:
 
     def save_metadata(self) -> None:
         """Write nsqd.dat now, or OSError. Pausing does it by itself, creating by `tick` within a moment."""
-        topics = {
-            topic.name: TopicMetadata(
-                topic.paused,
-                {channel.name: channel.paused for channel in topic.channels.values() if not channel.ephemeral},
-            )
-            for topic in self.topics.values()
-            if not topic.ephemeral
-        }
+        entries = [topic.metadata for _, topic in sorted(self.topics.items()) if not topic.ephemeral]
         self._shared.metadata_changed = True
-        metadata.save(self._files, self._options.data_path, topics, NSQ_VERSION)
+        metadata.save(self._files, self._options.data_path, entries, NSQ_VERSION)
         self._shared.metadata_changed = False
 
     def try_to_save_metadata(self) -> None:

@@ -82,19 +82,18 @@ def _name(value: Any) -> str:
     return value or ""
 
 
-def save(files: Files, data_path: str, topics: dict[str, TopicMetadata], version: str) -> None:
-    """Replace the file. Empty lists are null, as Go writes them; ephemeral names are the caller's to leave out."""
-    value = {
-        "topics": [
-            {
-                "name": name,
-                "paused": topic.paused,
-                "channels": [{"name": channel, "paused": paused} for channel, paused in sorted(topic.channels.items())]
-                or None,
-            }
-            for name, topic in sorted(topics.items())
-        ]
-        or None,
-        "version": version,
-    }
-    files.replace_file(os.path.join(data_path, FILE_NAME), json.dumps(value, separators=(",", ":")).encode())
+def entry(name: str, topic: TopicMetadata) -> str:
+    """What the file has of a topic. No channels are null, as Go writes them."""
+    channels = [{"name": channel, "paused": paused} for channel, paused in sorted(topic.channels.items())]
+    return _json({"name": name, "paused": topic.paused, "channels": channels or None})
+
+
+def save(files: Files, data_path: str, entries: list[str], version: str) -> None:
+    """Replace the file. Ephemeral names are the caller's to leave out, as is the order of the entries."""
+    topics = f"[{','.join(entries)}]" if entries else "null"
+    content = f'{{"topics":{topics},"version":{_json(version)}}}'
+    files.replace_file(os.path.join(data_path, FILE_NAME), content.encode())
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))

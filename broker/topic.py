@@ -10,6 +10,7 @@ from pyspark_nsq.broker.journal import ChannelState, Range
 from pyspark_nsq.broker.keeper import Keeper
 from pyspark_nsq.broker.latency import quantiles
 from pyspark_nsq.broker.message_id import IdGenerator
+from pyspark_nsq.broker.metadata import TopicMetadata, entry
 from pyspark_nsq.broker.segment import Segment
 from pyspark_nsq.broker.shared import EPHEMERAL_SUFFIX, Event, Shared
 from pyspark_nsq.broker.store import Store
@@ -37,6 +38,7 @@ class Topic:
         self.keeper = None if self.ephemeral else Keeper(self, shared)
         self.store = Store(self.keeper.log if self.keeper else None, shared.options.mem_queue_size)
         self._ids = IdGenerator(shared.options.node_id)
+        self._metadata = ""  # to be made
 
     # --- numbers -----------------------------------------------------------------------------------------------
 
@@ -248,6 +250,7 @@ class Topic:
         return channel
 
     def _set_of_channels_changed(self) -> None:
+        self.metadata_changed()
         self.store.seal()
         self._bounded = self.ephemeral or any(channel.ephemeral for channel in self.channels.values())
 
@@ -281,6 +284,7 @@ class Topic:
 
     def _set_paused(self, paused: bool, now: int) -> None:
         self.paused = paused
+        self.metadata_changed()
         self._flow(now)
         if not self.ephemeral:
             self._note_change()
@@ -297,6 +301,18 @@ class Topic:
         self.save_state()
 
     # --- persistence -------------------------------------------------------------------------------------------
+
+    @property
+    def metadata(self) -> str:
+        """For nsqd.dat, which has all topics and is written whole whenever one changes."""
+        if not self._metadata:
+            channels = {name: channel.paused for name, channel in self.channels.items() if not channel.ephemeral}
+            self._metadata = entry(self.name, TopicMetadata(self.paused, channels))
+        return self._metadata
+
+    def metadata_changed(self) -> None:
+        """Channels have come or gone, or something was paused or goes on."""
+        self._metadata = ""
 
     def _note_change(self) -> None:
         if not self.ephemeral:

@@ -18,8 +18,8 @@ from pyspark_nsq.broker.session import Session, Subscriber
 
 # What is handed out to one client at once.
 OUTPUT_SIZE_MAX: Final = 1024 * 1024
-# A client that has left so much of it unread is handed out nothing more: who does not read at all would be given more with
-# each time-out of what it has.
+# A client that has left so much of it unread is handed out nothing more: who does not read at all would be given more
+# with each time-out of what it has.
 UNSENT_SIZE_MAX: Final = 64 * 1024
 
 

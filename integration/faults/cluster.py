@@ -78,7 +78,8 @@ class Cluster:
 
     @property
     def sink_options(self) -> dict[str, str]:
-        quick = {"retryDelayMax": "500ms", "retries": "60", "requestTimeout": "3s", "connectTimeout": "2s"}
+        # Go's nsqd syncs each message: where the disk is busy an answer takes seconds.
+        quick = {"retryDelayMax": "500ms", "retries": "60", "requestTimeout": "20s", "connectTimeout": "2s"}
         return {"nsqdTcpAddresses": self.sink_proxy.address, **quick}
 
     def add_lookupd_of_sink(self) -> Lookupd:

@@ -34,6 +34,9 @@ def duplicates_allowed(victim: str, moment: str, sink: str) -> bool:
     """What docs/semantics.md promises: rows come twice where they were processed and could not be finished any more."""
     if victim in (RECEIVER, PLANNER, DRIVER) and moment in (WRITTEN, COMMITTED, BEFORE_FIN):
         return True
+    if moment == WRITTEN:
+        # A sink's commit runs in a worker too: without it the batch failed, and is published again.
+        return victim == WORKER and sink == NSQ
     if moment == HALF_WAY:
         # A task has its rows before the receiver dies, with the stream reader or alone. A task that is tried again
         # publishes again.

@@ -101,6 +101,7 @@ def run_sink_lies(context: Context, lies: Sequence[Lie]) -> list[Row]:
             subject = Subject(context.folder / f"query-{number}", cluster, NSQ)
             subject.taken = lie.taken
             subject.order.sink_options["nsqdTcpAddresses"] += f",{liar.address}"
+            subject.order.sink_options["requestTimeout"] = "3s"
             subjects.append(subject)
             driver.start(subject.order)
             subject.publish(COUNT)

@@ -31,6 +31,8 @@ PIECES = 10
 STALL_S = 4.0
 # The receiver gives up a connection that was silent for two and a half of them.
 HEARTBEAT = "2s"
+# So does the sink, after this.
+REQUEST_TIMEOUT = "3s"
 
 # A receiver elsewhere is given up, and gives up, when it was silent for so long: that is less than the stall.
 LEASE = "2s"
@@ -86,6 +88,7 @@ def run_link(context: Context, link: str, faults: Sequence[Fault]) -> list[Row]:
         subject = Subject(context.folder / "query", cluster, NSQ if link in _OF_SINK else TABLE)
         proxies = proxies_of(link, cluster, subject, ending)
         subject.order.source_options["heartbeatInterval"] = HEARTBEAT
+        subject.order.sink_options["requestTimeout"] = REQUEST_TIMEOUT
         driver.start(subject.order)
         rows = [run_fault(link, fault, proxies, driver, subject) for fault in faults]
         left = check_gone(driver, cluster, [subject])

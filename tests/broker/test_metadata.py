@@ -2,8 +2,9 @@ import json
 
 import pytest
 from simulation.memory_files import MemoryFiles
+from simulation.small_broker import NOW, Broker
 
-from pyspark_nsq.broker.metadata import MetadataError, TopicMetadata, load, save
+from pyspark_nsq.broker.metadata import MetadataError, TopicMetadata, entry, load, save
 
 
 def loaded(text: str) -> tuple[dict[str, TopicMetadata], list[str]]:
@@ -15,7 +16,7 @@ def loaded(text: str) -> tuple[dict[str, TopicMetadata], list[str]]:
 
 def saved(topics: dict[str, TopicMetadata]) -> bytes:
     files = MemoryFiles()
-    save(files, "data", topics, "1.3.0")
+    save(files, "data", [entry(name, topic) for name, topic in topics.items()], "1.3.0")
     data = files.read_file("data/nsqd.dat")
     assert data is not None
     return data
@@ -90,3 +91,26 @@ def test_ephemeral_topics_have_ended_with_their_process() -> None:
     found, warnings = loaded('{"topics":[{"name":"t#ephemeral","channels":[{"name":"c"}]},{"name":"u"}]}')
     assert found == {"u": TopicMetadata()}
     assert warnings == []
+
+
+def test_each_change_of_a_topic_is_in_the_next_file() -> None:
+    broker = Broker()
+    topic, channel = broker.engine.topic("t", NOW), broker.channel("t", "c")
+
+    def now_saved() -> TopicMetadata:
+        broker.engine.save_metadata()
+        return load(broker.files, "data", print)["t"]
+
+    assert now_saved() == TopicMetadata(False, {"c": False})
+    channel.pause(NOW)
+    assert now_saved() == TopicMetadata(False, {"c": True})
+    topic.pause(NOW)
+    assert now_saved() == TopicMetadata(True, {"c": True})
+    topic.channel("d", NOW)
+    assert now_saved() == TopicMetadata(True, {"c": True, "d": False})
+    broker.engine.close(NOW)
+    broker.open()
+    assert now_saved() == TopicMetadata(True, {"c": True, "d": False})
+    broker.engine.topics["t"].delete_channel("c", NOW)
+    broker.engine.topics["t"].unpause(NOW)
+    assert now_saved() == TopicMetadata(False, {"d": False})
