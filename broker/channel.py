@@ -365,8 +365,7 @@ class Channel:
     def _requeue(self, segment: Segment | None, seq: int, count: int, extra: int) -> None:
         """To the end of the queue: behind what waits now, but not behind a backlog longer than memory is meant to
         hold, which could take for ever."""
-        waiting = self._backlog.count
-        limit = self._shared.options.mem_queue_size
+        waiting, limit = self._backlog.count, self._shared.options.mem_queue_size
         self._requeued.add(segment, seq, count, extra, self._fresh + (min(waiting, limit) if limit else waiting))
         self.note_change()
         if self.consumers and not self.paused:
