@@ -42,8 +42,10 @@ LONG = (
 
 def group_of(nodeid: str) -> str | None:
     """What is for one process."""
-    lines = (f"line {number}" for number, line in enumerate(SPARK_LINES) if nodeid.startswith(line))
-    return next((*lines, *filter(nodeid.startswith, LONG)), None)
+    for number, line in enumerate(SPARK_LINES):
+        if nodeid.startswith(line):
+            return f"line {number}"
+    return next(filter(nodeid.startswith, LONG), None)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

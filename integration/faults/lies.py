@@ -8,6 +8,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
+import psutil
+
 from faults.cluster import Cluster
 from faults.crash import shared_driver
 from faults.driver import LOCAL, Driver
@@ -38,6 +40,7 @@ def run_source_lies(context: Context, lies: Sequence[Lie]) -> list[Row]:
             subject.publish(COUNT)
         for subject, liar in zip(subjects, liars, strict=True):
             subject.wait(lambda liar=liar: liar.told, "its liar", driver)  # type: ignore[misc]
+            subject.wait(lambda subject=subject: _processes(driver, subject), "its processes", driver)  # type: ignore[misc]
         watched = {subject.order.name: Watched(driver, subject) for subject in subjects}
         deadline = time.monotonic() + LIE_S
         while time.monotonic() < deadline:
@@ -58,12 +61,17 @@ def run_source_lies(context: Context, lies: Sequence[Lie]) -> list[Row]:
     return [replace(row, failure=row.failure or left, seconds=seconds) for row in rows]
 
 
+def _processes(driver: Driver, subject: Subject) -> list[psutil.Process]:
+    """A planner and a receiver; none where one of them is not there, as when Spark had no patience with its start."""
+    planner, receivers = driver.planner(subject.order), driver.receivers(subject.order)
+    return [planner, *receivers] if planner and receivers else []
+
+
 class Watched:
     """The processes of a query, which shall stay as they are, and stay small."""
 
     def __init__(self, driver: Driver, subject: Subject) -> None:
-        planner, receivers = driver.planner(subject.order), driver.receivers(subject.order)
-        self._processes = [*([planner] if planner else []), *receivers]
+        self._processes = _processes(driver, subject)
         self.memory_max = 0
         assert len(self._processes) == 2, "a planner and a receiver"
 
