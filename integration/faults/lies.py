@@ -14,6 +14,7 @@ from faults.cluster import Cluster
 from faults.crash import shared_driver
 from faults.driver import LOCAL, Driver
 from faults.lying_nsqd import SINK_LIES, SOURCE_LIES, Liar, Lie
+from faults.network import REQUEST_TIMEOUT
 from faults.queries import NSQ, TABLE
 from faults.report import Row
 from faults.scenario import Context, Scenario
@@ -109,7 +110,7 @@ def run_sink_lies(context: Context, lies: Sequence[Lie]) -> list[Row]:
             subject = Subject(context.folder / f"query-{number}", cluster, NSQ)
             subject.taken = lie.taken
             subject.order.sink_options["nsqdTcpAddresses"] += f",{liar.address}"
-            subject.order.sink_options["requestTimeout"] = "3s"
+            subject.order.sink_options["requestTimeout"] = REQUEST_TIMEOUT
             subjects.append(subject)
             driver.start(subject.order)
             subject.publish(COUNT)
