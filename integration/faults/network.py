@@ -217,8 +217,8 @@ def go_through(trouble: Trouble, fault: str, link: str, seconds: float, driver: 
     trouble.heal()
     subject.publish(COUNT)
     finish_all(driver, [subject])
-    failure = subject.failure or (f"the query failed {subject.restarts} times" if subject.restarts else "")
-    subject.failure, subject.restarts = "", 0
+    failure = subject.complaint
+    subject.failure, subject.failures = "", []
     counts = (1, len(subject.published) - before, subject.lost(), subject.duplicated() - twice)
     allowed, lasted = duplicates_allowed(link), time.monotonic() - began
     return Row(fault, link, subject.cluster.impl.name, *counts, allowed, lasted, 0, "", failure)

@@ -50,7 +50,7 @@ def open_table(path: Path) -> sqlite3.Connection:
 
 def insert_batch(path: Path, gates: Gates) -> Callable[[DataFrame, int], None]:
     def insert(rows: DataFrame, batch: int) -> None:
-        found = [(batch, row.id, row.nsqd, row.body) for row in rows.select("id", "nsqd", "body").collect()]
+        found = [(batch, row.id, row.nsqd, row.body or "") for row in rows.select("id", "nsqd", "body").collect()]
         table = open_table(path)
         with table:
             table.executemany("INSERT OR REPLACE INTO messages VALUES (?, ?, ?, ?)", found)

@@ -28,7 +28,8 @@ class Subject:
         self.cluster = cluster
         self.published: list[bytes] = []
         self.failure = ""
-        self.restarts = 0
+        # Why its query had to be started again.
+        self.failures: list[str] = []
         # What somebody has taken and thrown away, which cannot be expected.
         self.taken: set[bytes] = set()
         place = {FILES: str(folder / "files"), TABLE: str(folder / "table.db"), NSQ: f"out-{folder.name}"}[sink]
@@ -37,6 +38,13 @@ class Subject:
         self.outcome = Outcome(self.order, cluster)
         self._checkpoint = folder / "checkpoint"
         cluster.make_topic(self.topic)
+
+    @property
+    def complaint(self) -> str:
+        """What is wrong so far, where the query should have lived on."""
+        if self.failure or not self.failures:
+            return self.failure
+        return f"the query failed {len(self.failures)} times, at last with: {self.failures[-1]}"
 
     def publish(self, count: int) -> None:
         self.cluster.publish(self.topic, self.number(count))
@@ -101,7 +109,8 @@ def finish_all(driver: Driver, subjects: Sequence[Subject], timeout_s: float = W
         failures = driver.failures()
         for subject in waiting:
             if failure := failures.get(subject.order.name, "it was never started"):
-                subject.restarts += TOO_SLOW not in failure
+                if TOO_SLOW not in failure:
+                    subject.failures.append(_gist(failure))
                 driver.start(subject.order)
         waiting = [subject for subject in waiting if not subject.is_complete()]
         time.sleep(_LOOK_S)
@@ -111,6 +120,12 @@ def finish_all(driver: Driver, subjects: Sequence[Subject], timeout_s: float = W
     for subject in waiting:
         unfinished = subject.cluster.unfinished(subject.topic)
         subject.failure = f"after {timeout_s:g} s {subject.lost()} have not come, {unfinished} are unfinished"
+
+
+def _gist(failure: str) -> str:
+    """The line of Spark's many that says what happened: the last one before what it tells of the query."""
+    lines = [line for line in failure.partition("=== Streaming Query ===")[0].splitlines() if line.strip()]
+    return lines[-1][:300] if lines else failure
 
 
 def check_gone(driver: Driver, cluster: Cluster, subjects: Sequence[Subject]) -> str:
