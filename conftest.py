@@ -16,9 +16,11 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 # it is for, such as Spark's gateway.
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 
-# Tests with a Spark of their own keep two cores busy, and Spark gives its Python processes only seconds to start: so
-# many of these lines run at once, beside all that mostly waits. Each takes about as long as the others.
-SPARK_LINES = (
+# What each process takes whole, in the order of their start. Tests with a Spark of their own keep two cores busy, and
+# Spark gives its Python processes only seconds to start: three processes have all of those, about as long as each other,
+# beside all that mostly waits. The other groups take minutes too, and share what is costly to make: an image, an
+# environment.
+GROUPS = (
     (
         "integration/sink",
         "integration/demo",
@@ -28,37 +30,29 @@ SPARK_LINES = (
     ),
     ("integration/executors", "integration/faults/test_crash", "integration/source/test_security"),
     ("integration/source", "integration/faults/test_hostile", "tests/test_docs"),
+    ("tests/container",),
+    ("tests/test_packaging",),
+    ("integration/faults/test_broker_kills",),
+    ("integration/fuzz/test_fuzzing",),
 )
 
 
-# Of the others these take minutes; the tests of each share what is costly to make: an image, an environment.
-LONG = (
-    "tests/container",
-    "tests/test_packaging",
-    "integration/faults/test_broker_kills",
-    "integration/fuzz/test_fuzzing",
-)
-
-
-def group_of(nodeid: str) -> str | None:
-    """What is for one process."""
-    for number, line in enumerate(SPARK_LINES):
-        if nodeid.startswith(line):
-            return f"line {number}"
-    return next(filter(nodeid.startswith, LONG), None)
+def group_of(nodeid: str) -> int:
+    """Its place in ``GROUPS``, or their number for a test that any process may take."""
+    return next((number for number, paths in enumerate(GROUPS) if nodeid.startswith(paths)), len(GROUPS))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with what takes longest."""
-    first = sum(SPARK_LINES, ())
-    items.sort(key=lambda item: (not item.nodeid.startswith(first), not item.nodeid.startswith(LONG)))
+    items.sort(key=lambda item: group_of(item.nodeid))
 
 
 class Groups(LoadScopeScheduling):
     """Each group is for one process; all other tests go one by one to whoever is free."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return group_of(nodeid) or nodeid
+        group = group_of(nodeid)
+        return f"group {group}" if group < len(GROUPS) else nodeid
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Groups:
