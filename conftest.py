@@ -17,9 +17,9 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 
 # What each process takes whole, in the order of their start. Tests with a Spark of their own keep two cores busy, and
-# Spark gives its Python processes only seconds to start: three processes have all of those, about as long as each other,
-# beside all that mostly waits. The other groups take minutes too, and share what is costly to make: an image, an
-# environment.
+# Spark gives its Python processes only seconds to start: three processes have all of those, each about as long as the
+# others, beside all that mostly waits. The other groups take minutes too, and share what is costly to make: an image,
+# an environment.
 GROUPS = (
     (
         "integration/sink",
