@@ -91,11 +91,13 @@ class Nsqd:
         with urllib.request.urlopen(f"http://{self.http}/ping", timeout=60) as answer:
             assert answer.read() == b"OK"
 
-    def write_topics(self, topics: int, channels: int) -> None:
-        """For a daemon that does not run: so many topics, each with so many channels, as both brokers keep them."""
+    def restart_with(self, topics: int, channels: int) -> None:
+        """On so many topics, each with so many channels, as both brokers keep them."""
+        self.stop()
         names = [{"name": f"c{number}", "paused": False} for number in range(channels)]
         known = [{"name": f"topic{number}", "paused": False, "channels": names} for number in range(topics)]
         (self.folder / "nsqd.dat").write_text(json.dumps({"topics": known, "version": "1.3.0"}))
+        self.start()
 
     def stats(self, topic: str) -> dict:
         url = f"http://{self.http}/stats?format=json&topic={topic}&include_clients=false"

@@ -19,6 +19,8 @@ _SECONDS = 10.0
 @contextmanager
 def crowd(daemon: Nsqd) -> Iterator[None]:
     """Every connection subscribed to a channel of its own, answering heartbeats."""
+    # Made one by one, each would be a write of all there are: Go's nsqd would need minutes, and end those that wait.
+    daemon.restart_with(TOPICS, CHANNELS)
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     host, _, port = daemon.tcp.rpartition(":")
     members = []
