@@ -16,10 +16,9 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 # it is for, such as Spark's gateway.
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 
-# What each process takes whole, in the order of their start. Tests with a Spark of their own keep two cores busy, and
-# Spark gives its Python processes only seconds to start: three processes have all of those, each about as long as the
-# others, beside all that mostly waits. The other groups take minutes too, and share what is costly to make: an image,
-# an environment.
+# What each process takes whole. Tests with a Spark of their own keep two cores busy, and Spark gives its Python
+# processes only seconds to start: three processes have all of those, each about as long as the others, beside all that
+# mostly waits. The other groups take minutes too, and share what is costly to make: an image, an environment.
 GROUPS = (
     (
         "integration/sink",
@@ -43,7 +42,7 @@ def group_of(nodeid: str) -> int:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with what takes longest."""
+    """What takes long comes first; of groups xdist begins with the one of most tests, whatever their order."""
     items.sort(key=lambda item: group_of(item.nodeid))
 
 

@@ -40,3 +40,12 @@ def test_nothing_measured_is_zero_and_a_clock_that_went_back_is_no_error() -> No
     assert quantiles(latency.buckets(0), [0.5]) == [(0.5, 0)]
     latency.record(-5, 0)
     assert latency.buckets(0).total() == 1
+
+
+def test_a_latency_is_told_at_most_one_percent_too_short_and_never_too_long() -> None:
+    draw = random.Random(8)
+    for exact in [1, 2, 10, 10**12, *(draw.randint(1, 10**10) for _ in range(2000))]:
+        latency = Latency(10 * MINUTE, 0)
+        latency.record(exact, 0)
+        ((_, found),) = quantiles(latency.buckets(0), [0.5])
+        assert 0.99 * exact - 1 <= found <= exact
