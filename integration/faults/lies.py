@@ -34,13 +34,10 @@ def run_source_lies(context: Context, lies: Sequence[Lie]) -> list[Row]:
     with Cluster(context.impl, context.folder, context.seed, nsqds=1) as cluster:
         subjects = []
         for number, liar in enumerate(liars):
-            options = {
-                "nsqdTcpAddresses": str(liar.address),
-                "maxInFlightBytes": IN_FLIGHT_BYTES,
-                "heartbeatInterval": "1s",
-            }
+            options = {"nsqdTcpAddresses": str(liar.address), "maxInFlightBytes": IN_FLIGHT_BYTES}
             # The sink wants text, and some liars send what is none.
-            subject = Subject(context.folder / f"query-{number}", cluster, TABLE, invalidUtf8="null", **options)
+            options |= {"heartbeatInterval": "1s", "invalidUtf8": "null"}
+            subject = Subject(context.folder / f"query-{number}", cluster, TABLE, **options)
             subjects.append(subject)
             driver.start(subject.order)
             subject.publish(COUNT)
@@ -95,8 +92,10 @@ class Watched:
 
 
 def to_row(lie: Lie, victim: str, subject: Subject, watched: Watched, liar: Liar) -> Row:
-    failure = "" if "never published" in subject.complaint else subject.complaint
-    failure = failure or watched.complaint() or liar.complaint
+    if "never published" in subject.failure:
+        # What a liar sends comes out as well. That the query failed, if it did, is another matter.
+        subject.failure = ""
+    failure = subject.complaint or watched.complaint() or liar.complaint
     counts = (1, len(subject.published), subject.lost(), subject.duplicated())
     name = f"lies:{victim}:{lie.name}"
     return Row(f"liar: {lie.name}", victim, subject.cluster.impl.name, *counts, False, 0, 0, name, failure)
