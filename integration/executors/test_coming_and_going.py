@@ -106,12 +106,12 @@ def test_dynamic_allocation_takes_executors_with_their_receivers_and_brings_othe
         books.wait_in_flight(count)
         # The other executor has nothing to do, whatever its receiver holds.
         (idle,) = [each for each in both if each not in receivers(worker.temporary)]
-        wait_until(lambda: not idle.is_running(), "the end of the idle executor's receiver", 60)
+        wait_until(lambda: not idle.is_running(), "the end of the idle executor's receiver", 44)
         books.wait_in_flight(count)
         query.gate.unlink()
         query.wait_for(books.published)
         books.wait_settled()
-        wait_until(lambda: not cluster.applications, "the end of all executors", 60)
+        wait_until(lambda: not cluster.applications, "the end of all executors", 44)
         wait_nothing_left(cluster.folder)
         assert [nsqd.connections() for nsqd in books.nsqds] == [0] * len(books.nsqds)
         query.wait_for(books.publish(COUNT))
