@@ -15,12 +15,17 @@ from faults.proxy import Proxy
 from pyspark_nsq.connector.settings import Address
 
 CHANNEL = "c"
-# Nothing in memory only, so that Go's nsqd keeps what it acknowledged when it is killed; quick redeliveries.
-NSQD_FLAGS = ("-mem-queue-size=0", "-sync-every=1", "-msg-timeout=3s")
+# Nothing in memory only, and quick redeliveries.
+NSQD_FLAGS = ("-mem-queue-size=0", "-msg-timeout=3s")
+# So Go's nsqd keeps what it has acknowledged when it is killed. It takes as long as the disk for each message.
+SYNC_EACH = "-sync-every=1"
 
 
 class Cluster:
-    """Publishing goes straight to the nsqds, consuming through the proxies."""
+    """Publishing goes straight to the nsqds, consuming through the proxies.
+
+    ``flags`` are all nsqds', the sink's too.
+    """
 
     def __init__(
         self, impl: Implementation, folder: Path, seed: int, nsqds: int = 2, flags: Sequence[str] = ()
@@ -46,7 +51,7 @@ class Cluster:
             place, own = folder / f"nsqd-{number}", (f"-broadcast-tcp-port={proxy.port}", f"-node-id={number}")
             self.nsqds.append(Nsqd(self.impl, place, [self.lookupd], [*NSQD_FLAGS, *own, *flags]))
             self.daemons.append(self.nsqds[-1])
-        self.sink = Nsqd(self.impl, folder / "nsqd-sink", [], [*NSQD_FLAGS, "-node-id=99"])
+        self.sink = Nsqd(self.impl, folder / "nsqd-sink", [], [*NSQD_FLAGS, "-node-id=99", *flags])
         self.daemons.append(self.sink)
 
     def proxy(self, target: Callable[[], Address]) -> Proxy:
@@ -78,7 +83,7 @@ class Cluster:
 
     @property
     def sink_options(self) -> dict[str, str]:
-        # Go's nsqd syncs each message: where the disk is busy an answer takes seconds.
+        # With SYNC_EACH an answer takes seconds where the disk is busy.
         quick = {"retryDelayMax": "500ms", "retries": "60", "requestTimeout": "20s", "connectTimeout": "2s"}
         return {"nsqdTcpAddresses": self.sink_proxy.address, **quick}
 

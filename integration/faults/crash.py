@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from faults.cluster import Cluster
+from faults.cluster import SYNC_EACH, Cluster
 from faults.driver import CLUSTER, LOCAL, Driver
 from faults.gates import BEFORE_FIN, COMMITTED, HALF_WAY, MOMENTS, PLANNED, RECEIVED, WRITTEN
 from faults.queries import FILES, NSQ, SINKS
@@ -51,7 +51,7 @@ def cases(turn: int) -> list[Case]:
 
 def run_group(context: Context, victim: str, group: Sequence[Case]) -> list[Row]:
     driver = shared_driver(context, CLUSTER if victim == EXECUTOR else LOCAL)
-    with Cluster(context.impl, context.folder, context.seed) as cluster:
+    with Cluster(context.impl, context.folder, context.seed, flags=[SYNC_EACH]) as cluster:
         places = [context.folder / f"query-{number}" for number in range(len(group))]
         subjects = [Subject(place, cluster, case.sink) for place, case in zip(places, group, strict=True)]
         began = time.monotonic()

@@ -22,7 +22,7 @@ import psutil
 from rig.daemons import Implementation, Nsqd
 from rig.processes import kill
 
-from faults.cluster import Cluster
+from faults.cluster import SYNC_EACH, Cluster
 from faults.driver import LOCAL, Driver, DriverError
 from faults.proxy import Proxy, Rules
 from faults.queries import SINKS
@@ -285,7 +285,10 @@ def main() -> int:
     options.report.mkdir(parents=True, exist_ok=True)
     (options.report / "rows.jsonl").unlink(missing_ok=True)
     print(f"seed {options.seed}, {options.minutes:g} minutes, report in {options.report}", flush=True)
-    with tempfile.TemporaryDirectory(prefix="nsq-soak-") as place, Cluster(impl, Path(place), options.seed) as cluster:
+    with (
+        tempfile.TemporaryDirectory(prefix="nsq-soak-") as place,
+        Cluster(impl, Path(place), options.seed, flags=[SYNC_EACH]) as cluster,
+    ):
         soak = Soak(cluster, Path(place), options.seed)
         began = time.monotonic()
         try:

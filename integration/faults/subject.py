@@ -46,6 +46,14 @@ class Subject:
             return self.failure
         return f"the query failed {len(self.failures)} times, at last with: {self.failures[-1]}"
 
+    @property
+    def state(self) -> str:
+        """How far it has come, for whoever asks why it came no further."""
+        begun, committed = self.last("offsets") + 1, self.last("commits") + 1
+        unfinished = self.cluster.unfinished(self.topic)
+        batches = f"{begun} batches were begun and {committed} committed"
+        return f"{self.lost()} have not come, {unfinished} are unfinished, {batches}"
+
     def publish(self, count: int) -> None:
         self.cluster.publish(self.topic, self.number(count))
 
@@ -118,8 +126,7 @@ def finish_all(driver: Driver, subjects: Sequence[Subject], timeout_s: float = W
         if subject not in waiting and subject.foreign():
             subject.failure = f"{subject.foreign()} bodies came that were never published"
     for subject in waiting:
-        unfinished = subject.cluster.unfinished(subject.topic)
-        subject.failure = f"after {timeout_s:g} s {subject.lost()} have not come, {unfinished} are unfinished"
+        subject.failure = "; ".join(filter(None, (f"after {timeout_s:g} s {subject.state}", subject.complaint)))
 
 
 def _gist(failure: str) -> str:
