@@ -18,6 +18,7 @@ from pyspark_nsq.proto.arrays import (
     fixed_width_values,
     mask_array,
 )
+from pyspark_nsq.proto.chains import SEARCHED_SIZE_MAX, SIZE_FIELD, chain_borders, find_octet, gather
 from pyspark_nsq.proto.errors import WireError
 from pyspark_nsq.proto.frames import (
     FRAME_SIZE_MIN,
@@ -47,6 +48,9 @@ BUFFER_SIZE_MAX: Final = 2**31 - 1
 HEARTBEATS_MAX: Final = 100
 
 _SIZE = Struct(">I")
+_NO_BORDERS = np.zeros(1, np.int32)
+# From so many bytes on it costs less to search them for messages.
+_SEARCHED_SIZE_MIN: Final = 32 * 1024
 _HEARTBEAT_FRAME_SIZE: Final = len(encode_frame(RESPONSE, HEARTBEAT))
 _NOTHING: Final = binary_scalar(b"")
 _HEADER = np.dtype(
@@ -76,18 +80,33 @@ def decode_frames(data: Bytes, frame_size_max: int) -> Decoded:
     """
     if len(data) > BUFFER_SIZE_MAX:
         raise ValueError(f"a buffer of {len(data)} bytes is more than {BUFFER_SIZE_MAX}: decode it in parts")
-    borders = np.frombuffer(_frame_borders(data, frame_size_max), np.int32)
-    types = gather(data, borders[:-1] + 4, np.dtype(">u4"))
+    borders = _frame_borders(data, frame_size_max)
+    types = gather(data, borders[:-1] + 4, SIZE_FIELD)
     is_message = types == MESSAGE
     messages = _message_columns(data, borders, is_message)
     controls = [] if is_message.all() else _controls(data, borders, types)
     return Decoded(messages, controls, int(borders[-1]))
 
 
-def _frame_borders(data: Bytes, frame_size_max: int) -> "array[int]":
+def _frame_borders(data: Bytes, frame_size_max: int) -> npt.NDArray[np.int32]:
     """Where each whole frame starts, and as the last entry where the first that is not whole does."""
-    start, end = 0, len(data)
-    starts = array("i", [0])
+    messages = _message_borders(data, frame_size_max) if len(data) >= _SEARCHED_SIZE_MIN else _NO_BORDERS
+    return np.append(messages[:-1], _borders_one_by_one(data, int(messages[-1]), frame_size_max))
+
+
+def _message_borders(data: Bytes, frame_size_max: int) -> npt.NDArray[np.int32]:
+    """The same for the messages at the start, up to what is something else, all found at once."""
+    octets = np.frombuffer(data, np.uint8, min(len(data), SEARCHED_SIZE_MAX))
+    # The type of a message is 0, 0, 0, 2, and stands behind the size.
+    starts = find_octet(octets[7:], MESSAGE)
+    starts = starts[octets[starts + 4] | octets[starts + 5] | octets[starts + 6] == 0]
+    return chain_borders(data, 0, starts, FRAME_SIZE_MIN, frame_size_max)
+
+
+def _borders_one_by_one(data: Bytes, start: int, frame_size_max: int) -> "array[int]":
+    """The same for whatever there is from ``start`` on."""
+    end = len(data)
+    starts = array("i", [start])
     append, size_at = starts.append, _SIZE.unpack_from
     while start + 4 <= end:
         (size,) = size_at(data, start)
@@ -99,15 +118,6 @@ def _frame_borders(data: Bytes, frame_size_max: int) -> "array[int]":
             break
         append(start)
     return starts
-
-
-def gather(data: Bytes, starts: npt.NDArray[np.int32], record: np.dtype[Any]) -> npt.NDArray[Any]:
-    """The records that stand at ``starts``, whatever lies between them, one after the other."""
-    if len(starts) == 0:
-        return np.empty(0, record)
-    opaque = np.dtype((np.void, record.itemsize))
-    at_each_byte = np.ndarray((len(data) - record.itemsize + 1,), opaque, data, strides=(1,))
-    return at_each_byte[starts].view(record)
 
 
 def _check_heartbeats(borders: npt.NDArray[np.int32], types: npt.NDArray[Any]) -> None:

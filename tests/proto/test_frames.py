@@ -1,6 +1,7 @@
 """Frames to columns and back, against plain loops."""
 
 import struct
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -8,7 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspark_nsq.proto.columns import HEARTBEATS_MAX, MESSAGE_SCHEMA, decode_frames, encode_messages
+from pyspark_nsq.proto.columns import (
+    BUFFER_SIZE_MAX,
+    HEARTBEATS_MAX,
+    MESSAGE_SCHEMA,
+    decode_frames,
+    encode_messages,
+)
 from pyspark_nsq.proto.errors import WireError
 from pyspark_nsq.proto.frames import (
     ERROR,
@@ -23,6 +30,16 @@ from pyspark_nsq.proto.frames import (
 )
 
 FRAME_SIZE_MAX = 4096
+
+
+@pytest.fixture(autouse=True, params=["searched", "one by one"], scope="module")
+def way(request: pytest.FixtureRequest) -> Iterator[None]:
+    """How the borders of frames are found, which the size of a buffer decides otherwise."""
+    with pytest.MonkeyPatch.context() as patch:
+        size_min = 1 if request.param == "searched" else BUFFER_SIZE_MAX
+        patch.setattr("pyspark_nsq.proto.columns._SEARCHED_SIZE_MIN", size_min)
+        patch.setattr("pyspark_nsq.proto.chains._SHARE_MAX", 1)
+        yield
 
 
 class Message(NamedTuple):
@@ -74,9 +91,12 @@ def decode_by_columns(data: bytes) -> Stream:
     return Stream(messages, [tuple(control) for control in decoded.controls], decoded.consumed)
 
 
+# What looks like a message where none begins, or like its beginning.
+LOOKALIKES = [b"\0\0\0\2", b"\0\0\0\x1e\0\0\0\2", b"\0", b"\2", encode_message(1, 1, b"0123456789abcdef", b"body")]
+
 messages = st.builds(
     Message,
-    st.binary(max_size=40),
+    st.binary(max_size=40) | st.lists(st.sampled_from(LOOKALIKES), max_size=4).map(b"".join),
     st.binary(min_size=16, max_size=16),
     st.integers(-(2**63), 2**63 - 1),
     st.integers(0, 2**16 - 1),
