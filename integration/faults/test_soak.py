@@ -122,7 +122,7 @@ class Doomed:
 def test_a_soak_that_comes_to_grief_leaves_its_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     doomed = Doomed()
     monkeypatch.setattr(soak, "end_in_order_when_asked", lambda: None)
-    monkeypatch.setattr(soak, "Cluster", lambda *_: nullcontext())
+    monkeypatch.setattr(soak, "Cluster", lambda *_, **__: nullcontext())
     monkeypatch.setattr(soak, "Soak", lambda *_: doomed)
     monkeypatch.setattr("sys.argv", ["soak", "--minutes", "1", "--seed", "5", "--report", str(tmp_path)])
     assert soak.main() == 1
