@@ -33,24 +33,22 @@ def gather(data: Bytes, starts: npt.NDArray[Any], record: np.dtype[Any]) -> npt.
 
 def find_octet(octets: Octets, wanted: int) -> Places:
     """Where it stands; nowhere, if it stands almost everywhere."""
-    is_wanted = octets == wanted
-    if np.count_nonzero(is_wanted) > len(octets) // _SHARE_MAX:
-        return np.empty(0, np.int64)
-    return np.flatnonzero(is_wanted)
+    places = np.flatnonzero(octets == wanted)
+    return places if len(places) <= len(octets) // _SHARE_MAX else places[:0]
 
 
-def chain_borders(data: Bytes, head: int, starts: Places, size_min: int, size_max: int) -> npt.NDArray[np.int32]:
-    """Where the records of a chain begin, and as the last entry where what is no part of it does.
+def chain_borders(data: Bytes, starts: Places, size_min: int, size_max: int) -> npt.NDArray[np.int32]:
+    """Where the records at the start of ``data`` begin, and as the last entry where what is none of them does.
 
-    Each has a size of four bytes, and then so many bytes. They may begin at ``starts``, in their order. One begins at
-    ``head``, and the next where it ends.
+    Each has a size of four bytes, and then so many bytes. They may begin at ``starts``, in their order. The first one
+    begins at 0, and the next where it ends.
     """
     sizes = gather(data, starts, SIZE_FIELD).astype(np.int64)
     ends = starts + SIZE_FIELD.itemsize + sizes
-    is_possible = (starts >= head) & (sizes >= size_min) & (sizes <= size_max) & (ends <= len(data))
+    is_possible = (sizes >= size_min) & (sizes <= size_max) & (ends <= len(data))
     starts, ends = starts[is_possible], ends[is_possible]
-    if len(starts) == 0 or starts[0] != head:
-        return np.array([head], np.int32)
+    if len(starts) == 0 or starts[0] != 0:
+        return np.zeros(1, np.int32)
     if not np.array_equal(ends[:-1], starts[1:]):
         is_reached = _reached(starts, ends)
         starts, ends = starts[is_reached], ends[is_reached]

@@ -99,8 +99,8 @@ def _message_borders(data: Bytes, frame_size_max: int) -> npt.NDArray[np.int32]:
     octets = np.frombuffer(data, np.uint8, min(len(data), SEARCHED_SIZE_MAX))
     # The type of a message is 0, 0, 0, 2, and stands behind the size.
     starts = find_octet(octets[7:], MESSAGE)
-    starts = starts[octets[starts + 4] | octets[starts + 5] | octets[starts + 6] == 0]
-    return chain_borders(data, 0, starts, FRAME_SIZE_MIN, frame_size_max)
+    starts = starts[gather(data, starts + 4, SIZE_FIELD) == MESSAGE]
+    return chain_borders(data, starts, FRAME_SIZE_MIN, frame_size_max)
 
 
 def _borders_one_by_one(data: Bytes, start: int, frame_size_max: int) -> "array[int]":

@@ -6,12 +6,10 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from pyspark_nsq.proto.arrays import Bytes, binary_array, body_sizes
-from pyspark_nsq.proto.chains import SEARCHED_SIZE_MAX, chain_borders, find_octet
 from pyspark_nsq.proto.columns import BUFFER_SIZE_MAX, join_records
 from pyspark_nsq.proto.errors import WireError
 
@@ -20,8 +18,6 @@ SIZE_FIELD_SIZE: Final = 4
 _MESSAGE_SIZE_MIN: Final = SIZE_FIELD_SIZE + 1
 
 _SIZE = Struct(">I")
-# From so many messages on it costs less to search for them.
-_SEARCHED_COUNT_MIN: Final = 256
 _SIZE_AND_COUNT = Struct(">II")
 
 
@@ -125,33 +121,16 @@ def decode_mpub(payload: Bytes, message_size_max: int) -> pa.BinaryArray:
     borders = _message_borders(payload, count, message_size_max)
     if borders[-1] != len(payload):
         raise WireError(f"{len(payload) - borders[-1]} bytes follow the last of {count} messages")
-    messages = binary_array(payload, borders)
+    messages = binary_array(payload, np.frombuffer(borders, np.int32))
     return pc.binary_slice(messages, SIZE_FIELD_SIZE, BUFFER_SIZE_MAX)
 
 
-def _message_borders(payload: Bytes, count: int, message_size_max: int) -> npt.NDArray[np.int32]:
+def _message_borders(payload: Bytes, count: int, message_size_max: int) -> "array[int]":
     """Where each message's size field stands, and as the last entry where the last message ends."""
-    found = np.array([SIZE_FIELD_SIZE], np.int32)
-    if count >= _SEARCHED_COUNT_MIN and len(payload) <= SEARCHED_SIZE_MAX:
-        found = _borders_of_small(payload, message_size_max)[: count + 1]
-    return np.append(found[:-1], _borders_one_by_one(payload, int(found[-1]), len(found) - 1, count, message_size_max))
-
-
-def _borders_of_small(payload: Bytes, message_size_max: int) -> npt.NDArray[np.int32]:
-    """The same for the messages at the start, all found at once, up to one that is larger than others, or wrong."""
-    # The size of a message below 64 KiB begins with two zeros.
-    zeros = find_octet(np.frombuffer(payload, np.uint8), 0)
-    starts = zeros[:-1][np.diff(zeros) == 1]
-    starts = starts[starts <= len(payload) - SIZE_FIELD_SIZE]
-    return chain_borders(payload, SIZE_FIELD_SIZE, starts, 1, message_size_max)
-
-
-def _borders_one_by_one(payload: Bytes, start: int, first: int, count: int, message_size_max: int) -> "array[int]":
-    """The same from message ``first`` on, which begins at ``start``, whatever there is."""
-    end = len(payload)
+    start, end = SIZE_FIELD_SIZE, len(payload)
     borders = array("i", [start])
     append, size_at = borders.append, _SIZE.unpack_from
-    for index in range(first, count):
+    for index in range(count):
         if start + SIZE_FIELD_SIZE > end:
             raise WireError(f"the payload ends before message {index} of {count}")
         (size,) = size_at(payload, start)

@@ -181,6 +181,14 @@ def test_a_size_no_nsqd_sends_is_refused_before_its_frame_is_here(size: int) -> 
         split_frames(data + b"\0" * 4, FRAME_SIZE_MAX)
 
 
+@pytest.mark.parametrize("size", [0, 3, FRAME_SIZE_MAX + 1])
+def test_such_a_size_is_refused_where_all_of_its_message_is_here(size: int) -> None:
+    message = encode_message(1, 1, b"0123456789abcdef", b"body")
+    strange = size.to_bytes(4, "big") + b"\0\0\0\2" + bytes(FRAME_SIZE_MAX)
+    with pytest.raises(WireError, match=f"frame size {size} is not in 4..4096"):
+        decode_frames(message + strange, FRAME_SIZE_MAX)
+
+
 def test_an_unknown_frame_type_is_refused() -> None:
     with pytest.raises(WireError, match=r"frame type 3 is not in 0\.\.2"):
         decode_frames(encode_frame(3, b""), FRAME_SIZE_MAX)

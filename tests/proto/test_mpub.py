@@ -1,7 +1,6 @@
 """MPUB from and to a column of bodies, against plain loops."""
 
 import struct
-from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
@@ -13,16 +12,6 @@ from pyspark_nsq.proto.errors import WireError
 from pyspark_nsq.proto.mpub import BodyError, Mpub, decode_mpub, encode_mpubs, message_count_max
 
 MESSAGE_SIZE_MAX = 50
-
-
-@pytest.fixture(autouse=True, params=["searched", "one by one"], scope="module")
-def way(request: pytest.FixtureRequest) -> Iterator[None]:
-    """How the borders of messages are found, which their number decides otherwise."""
-    with pytest.MonkeyPatch.context() as patch:
-        count_min = 1 if request.param == "searched" else 2**31
-        patch.setattr("pyspark_nsq.proto.mpub._SEARCHED_COUNT_MIN", count_min)
-        patch.setattr("pyspark_nsq.proto.chains._SHARE_MAX", 1)
-        yield
 
 
 def split_by_loop(bodies: list[bytes], body_size_max: int, count_max: int) -> list[list[bytes]]:
@@ -53,11 +42,7 @@ def decode_by_loop(payload: bytes) -> list[bytes]:
     return bodies
 
 
-# What looks like a message where none begins, or like its size.
-lookalikes = st.lists(
-    st.sampled_from([b"\0\0", b"\0\0\0\1a", b"\0\0\0\2\0\0", b"\0\0\x80\0", b"b"]), min_size=1, max_size=8
-)
-bodies_lists = st.lists(st.binary(min_size=1, max_size=MESSAGE_SIZE_MAX) | lookalikes.map(b"".join), max_size=30)
+bodies_lists = st.lists(st.binary(min_size=1, max_size=MESSAGE_SIZE_MAX), max_size=30)
 
 
 def whole(mpub: Mpub) -> bytes:

@@ -64,5 +64,5 @@ def test_ids_need_not_be_text() -> None:
 
 
 def test_ids_that_are_no_whole_number_are_a_mistake_of_the_caller() -> None:
-    with pytest.raises(ValueError, match="reshape"):
+    with pytest.raises(ValueError, match="multiple of element size"):
         runs.encode_run(runs.FIN, b"short")
