@@ -53,8 +53,8 @@ _CHANNELS = [
 
 
 class Variant(NamedTuple):
-    """A way to run nsqd. ``left_bytes_max``: what a topic's files may take when nobody is owed a message: the last file
-    of a log goes only from some size on."""
+    """A way to run nsqd. ``left_bytes_max``: what a topic's log may take when nobody is owed a message: its last file
+    goes only from some size on."""
 
     name: str
     flags: Sequence[str]
@@ -265,7 +265,7 @@ class Ordeal:
         await self.victim.start()
         assert await self.victim.owed() == 0
         await self.victim.stop()
-        size, limit = self.victim.disk_bytes, self.left_bytes_max * len(self.ledger.acknowledged)
+        size, limit = self.victim.message_bytes, self.left_bytes_max * len(self.ledger.acknowledged)
         assert size < limit, f"{size} bytes on disk for no message, more than {limit}"
 
 
