@@ -27,8 +27,9 @@ def encode_run(word: bytes, ids: bytes | memoryview | _Bytes, delay_ms: int | No
     column = np.frombuffer(ids, _ID)
     if len(column) == 0:
         return b""
-    run = bytearray((prefix + bytes(MESSAGE_ID_SIZE) + suffix) * len(column))
-    _ids_in(run, len(prefix), len(column), len(prefix) + MESSAGE_ID_SIZE + len(suffix))[:] = column
+    command = prefix + bytes(MESSAGE_ID_SIZE) + suffix
+    run = bytearray(command * len(column))
+    _ids_in(run, len(prefix), len(column), len(command))[:] = column
     return bytes(run)
 
 
