@@ -112,8 +112,15 @@ class Daemon:
     def stop(self, by: signal.Signals = signal.SIGTERM) -> int:
         """End it as an operator does; its exit code."""
         if self.process.poll() is None:
+            if self.impl.name == "go" and "HTTP" in self.listeners:
+                wait_until(self._hears_signals)
             self.process.send_signal(by)
         return self.wait()
+
+    def _hears_signals(self) -> bool:
+        """Go's daemons listen a moment before they look after signals, which end them without a word until then."""
+        answer = self.http("GET", "/debug/pprof/goroutine?debug=1")
+        return answer.status != 200 or b"os/signal.loop" in answer.body
 
     def kill(self) -> None:
         """kill -9."""
