@@ -1,6 +1,7 @@
 """A receiver as its coordinator sees it: a process to start, to command, and to start again when it has died."""
 
 import logging
+import math
 import pickle
 import queue
 import subprocess
@@ -109,7 +110,7 @@ class ReceiverProcess:
     # The process's life, in a thread of its own that lasts as long: its end would end the process.
 
     def _supervise(self) -> None:
-        ports_deadline = time.monotonic() + PORTS_S
+        ports_deadline = math.inf
         while not self._stopping:
             started_at = time.monotonic()
             try:
@@ -117,6 +118,8 @@ class ReceiverProcess:
                 reason = "its process has ended"
             except ListenError as error:
                 reason = str(error)
+                # From the first refusal on: a process that starts slowly has not waited for the port meanwhile.
+                ports_deadline = min(ports_deadline, time.monotonic() + PORTS_S)
                 if not self._port and time.monotonic() >= ports_deadline:
                     self.failure = ReceiverError(reason)
             except (OSError, NsqError, grpc.RpcError) as error:

@@ -2,13 +2,14 @@
 
 import os
 import pickle
+import random
 import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -50,6 +51,13 @@ def wait_until(look: Callable[[], Any]) -> Any:
         assert time.monotonic() < deadline
         time.sleep(0.01)
     return found
+
+
+def _server_at_a_fixed_port() -> socket.socket:
+    """Where no connection begins: once it is closed, the port is free for whoever waits for it."""
+    while True:
+        with suppress(OSError):
+            return socket.create_server(("127.0.0.1", random.randrange(20_000, 30_000)))
 
 
 @pytest.fixture
@@ -108,8 +116,12 @@ def test_ports_that_are_all_taken_end_the_query_with_the_option_s_name(
     assert receiver.incarnation <= 1
 
 
-def test_ports_that_the_query_before_still_has_are_waited_for(start: StartReceiver) -> None:
-    with closing(socket.create_server(("127.0.0.1", 0))) as other:
+def test_ports_that_the_query_before_still_has_are_waited_for(
+    start: StartReceiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Less than a process takes to start, which is no time that it waited.
+    monkeypatch.setattr(receiver_process, "PORTS_S", 0.05)
+    with closing(_server_at_a_fixed_port()) as other:
         port = other.getsockname()[1]
         receiver = start(range(port, port + 1))
         wait_until(lambda: receiver.incarnation)
