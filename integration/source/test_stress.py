@@ -104,7 +104,20 @@ class Stress:
             owed = sum(nsqd.unfinished(self.topic, "c") for nsqd in self.nsqds)
             return owed + len(self.committed()) >= len(self.published)
 
-        wait_until(is_all_there, "every message, in a batch or in an nsqd", 30)
+        try:
+            wait_until(is_all_there, "every message, in a batch or in an nsqd", 30)
+        except AssertionError:
+            self._print_counts()
+            raise
+
+    def _print_counts(self) -> None:
+        """What a failure is looked into with: whose messages are missing, and how many."""
+        print(f"{len(self.published)} published, {len(self.committed())} in batches that are committed")
+        for nsqd in self.nsqds:
+            print(f"owed by {nsqd.tcp}: {nsqd.stats(self.topic, 'c')}")
+        for reading in self.readings:
+            print(f"a query's batches: { {number: len(rows) for number, rows in reading.batches.items()} }")
+        print(f"committed: {sorted(int(path.name) for path in self._commits.glob('[0-9]*'))}")
 
     def settle(self) -> None:
         """With everything running again, all that was published has come, and nothing is left."""
