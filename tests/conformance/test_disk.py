@@ -3,6 +3,7 @@
 import json
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -65,6 +66,31 @@ def test_graceful_stop_keeps_what_was_finished_finished(connect: Connect, start_
     conn.publish("topic", b"new")
     assert bodies_of(drain(conn, "topic", "channel", 1)) == [b"new"]
     assert daemon.channel("topic", "channel")["depth"] == 0
+
+
+# case 72
+@pytest.mark.known_defect("D21", strict=False)
+def test_what_is_given_back_while_the_broker_ends_is_kept(connect: Connect, start_nsqd: StartNsqd) -> None:
+    # On disk, so that Go's takes its time for each.
+    daemon = start_nsqd("--mem-queue-size=0")
+    connect(daemon).mpub("topic", *numbered(2000))
+    conns = [connect(daemon) for _ in range(2)]
+    for conn in conns:
+        conn.subscribe("topic", "channel", ready=500)
+        threading.Thread(target=give_back_until_closed, args=[conn], daemon=True).start()
+    wait_until(lambda: daemon.channel("topic", "channel")["requeue_count"] > 2000)
+    assert daemon.stop() == 0
+    daemon = start_nsqd()
+    assert daemon.channel("topic", "channel")["depth"] == 2000
+    assert bodies_of(drain(connect(daemon), "topic", "channel", 2000)) == sorted(numbered(2000))
+
+
+def give_back_until_closed(conn: Conn) -> None:
+    """Let messages come, many at once, and give all of them back."""
+    with suppress(ConnectionError):
+        while True:
+            messages = conn.messages(500)
+            conn.send(b"".join(b"REQ " + message.id + b" 0\n" for message in messages))
 
 
 # case 72
