@@ -18,7 +18,7 @@ from pyspark_nsq.proto.arrays import (
     fixed_width_values,
     mask_array,
 )
-from pyspark_nsq.proto.chains import SEARCHED_SIZE_MAX, SIZE_FIELD, chain_borders, find_octet, gather
+from pyspark_nsq.proto.chains import SIZE_FIELD, chain_borders, find, find_borders, gather
 from pyspark_nsq.proto.errors import WireError
 from pyspark_nsq.proto.frames import (
     FRAME_SIZE_MIN,
@@ -48,11 +48,9 @@ BUFFER_SIZE_MAX: Final = 2**31 - 1
 HEARTBEATS_MAX: Final = 100
 
 _SIZE = Struct(">I")
-_NO_BORDERS = np.zeros(1, np.int32)
-# From so many bytes on it costs less to search them for messages.
-_SEARCHED_SIZE_MIN: Final = 32 * 1024
 _HEARTBEAT_FRAME_SIZE: Final = len(encode_frame(RESPONSE, HEARTBEAT))
 _NOTHING: Final = binary_scalar(b"")
+_SIZE_AND_TYPE = np.dtype(">u8")
 _HEADER = np.dtype(
     [("size", ">u4"), ("type", ">u4"), ("timestamp", ">i8"), ("attempts", ">u2"), ("id", f"V{MESSAGE_ID_SIZE}")]
 )
@@ -90,25 +88,31 @@ def decode_frames(data: Bytes, frame_size_max: int) -> Decoded:
 
 def _frame_borders(data: Bytes, frame_size_max: int) -> npt.NDArray[np.int32]:
     """Where each whole frame starts, and as the last entry where the first that is not whole does."""
-    messages = _message_borders(data, frame_size_max) if len(data) >= _SEARCHED_SIZE_MIN else _NO_BORDERS
-    return np.append(messages[:-1], _borders_one_by_one(data, int(messages[-1]), frame_size_max))
+    return find_borders(
+        data,
+        lambda block: _message_borders(block, frame_size_max),
+        lambda start, stop: _borders_one_by_one(data, start, stop, frame_size_max),
+    )
 
 
-def _message_borders(data: Bytes, frame_size_max: int) -> npt.NDArray[np.int32]:
+def _message_borders(data: memoryview, frame_size_max: int) -> npt.NDArray[np.int32]:
     """The same for the messages at the start, up to what is something else, all found at once."""
-    octets = np.frombuffer(data, np.uint8, min(len(data), SEARCHED_SIZE_MAX))
     # The type of a message is 0, 0, 0, 2, and stands behind the size.
-    starts = find_octet(octets[7:], MESSAGE)
-    starts = starts[gather(data, starts + 4, SIZE_FIELD) == MESSAGE]
-    return chain_borders(data, starts, FRAME_SIZE_MIN, frame_size_max)
+    octets = np.frombuffer(data, np.uint8)
+    is_start = octets[7:] == MESSAGE
+    is_start &= octets[6:-1] == 0
+    starts = find(is_start)
+    heads = gather(data, starts, _SIZE_AND_TYPE).astype(np.int64)
+    sizes = np.where(heads & 0xFFFFFFFF == MESSAGE, heads >> 32, 0)
+    return chain_borders(starts, sizes, size_min=FRAME_SIZE_MIN, size_max=frame_size_max, end=len(data))
 
 
-def _borders_one_by_one(data: Bytes, start: int, frame_size_max: int) -> "array[int]":
-    """The same for whatever there is from ``start`` on."""
+def _borders_one_by_one(data: Bytes, start: int, stop: int, frame_size_max: int) -> "array[int]":
+    """The same for the frames that begin from ``start`` on and before ``stop``."""
     end = len(data)
-    starts = array("i", [start])
-    append, size_at = starts.append, _SIZE.unpack_from
-    while start + 4 <= end:
+    borders = array("i", [start])
+    append, size_at = borders.append, _SIZE.unpack_from
+    while start < stop and start + 4 <= end:
         (size,) = size_at(data, start)
         # One test on the way for sizes too small and too large: below the minimum it wraps round.
         if (size - FRAME_SIZE_MIN) & 0xFFFFFFFF > frame_size_max - FRAME_SIZE_MIN:
@@ -117,7 +121,7 @@ def _borders_one_by_one(data: Bytes, start: int, frame_size_max: int) -> "array[
         if start > end:
             break
         append(start)
-    return starts
+    return borders
 
 
 def _check_heartbeats(borders: npt.NDArray[np.int32], types: npt.NDArray[Any]) -> None:

@@ -6,16 +6,20 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from pyspark_nsq.proto.arrays import Bytes, binary_array, body_sizes
+from pyspark_nsq.proto.chains import SIZE_FIELD, chain_borders, find, find_borders, gather
 from pyspark_nsq.proto.columns import BUFFER_SIZE_MAX, join_records
 from pyspark_nsq.proto.errors import WireError
 
 SIZE_FIELD_SIZE: Final = 4
 # What a message takes at least: its size, and a byte of body.
 _MESSAGE_SIZE_MIN: Final = SIZE_FIELD_SIZE + 1
+# Messages larger than so many times the average are rare.
+_USUAL_FACTOR: Final = 16
 
 _SIZE = Struct(">I")
 _SIZE_AND_COUNT = Struct(">II")
@@ -118,26 +122,48 @@ def decode_mpub(payload: Bytes, message_size_max: int) -> pa.BinaryArray:
         raise WireError(
             f"message count {count} is not in 1..{message_count_max(len(payload))}, what {len(payload)} bytes hold"
         )
-    borders = _message_borders(payload, count, message_size_max)
-    if borders[-1] != len(payload):
-        raise WireError(f"{len(payload) - borders[-1]} bytes follow the last of {count} messages")
-    messages = binary_array(payload, np.frombuffer(borders, np.int32))
-    return pc.binary_slice(messages, SIZE_FIELD_SIZE, BUFFER_SIZE_MAX)
+    messages = memoryview(payload)[SIZE_FIELD_SIZE:]
+    borders = _message_borders(messages, count, message_size_max)
+    if len(borders) - 1 < count:
+        raise WireError(f"the payload ends before message {len(borders) - 1} of {count}")
+    if borders[count] != len(messages):
+        raise WireError(f"{len(messages) - borders[count]} bytes follow the last of {count} messages")
+    return pc.binary_slice(binary_array(messages, borders), SIZE_FIELD_SIZE, BUFFER_SIZE_MAX)
 
 
-def _message_borders(payload: Bytes, count: int, message_size_max: int) -> "array[int]":
-    """Where each message's size field stands, and as the last entry where the last message ends."""
-    start, end = SIZE_FIELD_SIZE, len(payload)
+def _message_borders(messages: memoryview, count: int, message_size_max: int) -> npt.NDArray[np.int32]:
+    """Where the size field of each message stands, and as the last entry where the last message ends."""
+    usual_size_max = min(_USUAL_FACTOR * len(messages) // count, message_size_max)
+    return find_borders(
+        messages,
+        lambda block: _usual_borders(block, usual_size_max),
+        lambda start, stop: _borders_one_by_one(messages, start, stop, message_size_max),
+    )
+
+
+def _usual_borders(messages: memoryview, size_max: int) -> npt.NDArray[np.int32]:
+    """The same for those at the start, up to one that is larger than this, or than 64 KiB, all found at once."""
+    octets = np.frombuffer(messages, np.uint8)
+    # Each size begins with 0, 0, and then something small.
+    is_zero = octets == 0
+    is_start = is_zero[:-3] & is_zero[1:-2]
+    is_start &= octets[2:-1] <= min(size_max >> 8, 255)
+    starts = find(is_start)
+    sizes = gather(messages, starts, SIZE_FIELD).astype(np.int64)
+    return chain_borders(starts, sizes, size_min=1, size_max=size_max, end=len(messages))
+
+
+def _borders_one_by_one(messages: memoryview, start: int, stop: int, message_size_max: int) -> "array[int]":
+    """The same for the messages that begin from ``start`` on and before ``stop``."""
+    end = len(messages)
     borders = array("i", [start])
     append, size_at = borders.append, _SIZE.unpack_from
-    for index in range(count):
-        if start + SIZE_FIELD_SIZE > end:
-            raise WireError(f"the payload ends before message {index} of {count}")
-        (size,) = size_at(payload, start)
+    while start < stop and start + SIZE_FIELD_SIZE <= end:
+        (size,) = size_at(messages, start)
         if not 0 < size <= message_size_max:
-            raise WireError(f"the size of message {index}, {size}, is not in 1..{message_size_max}")
+            raise WireError(f"the size of the message at byte {start}, {size}, is not in 1..{message_size_max}")
         start += SIZE_FIELD_SIZE + size
         if start > end:
-            raise WireError(f"message {index} of {count} has {size} bytes, {start - end} more than the payload")
+            raise WireError(f"the last message has {size} bytes, {start - end} more than the payload")
         append(start)
     return borders

@@ -1,7 +1,6 @@
 """Frames to columns and back, against plain loops."""
 
 import struct
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -10,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspark_nsq.proto.columns import (
-    BUFFER_SIZE_MAX,
     HEARTBEATS_MAX,
     MESSAGE_SCHEMA,
     decode_frames,
@@ -32,14 +30,7 @@ from pyspark_nsq.proto.frames import (
 FRAME_SIZE_MAX = 4096
 
 
-@pytest.fixture(autouse=True, params=["searched", "one by one"], scope="module")
-def way(request: pytest.FixtureRequest) -> Iterator[None]:
-    """How the borders of frames are found, which the size of a buffer decides otherwise."""
-    with pytest.MonkeyPatch.context() as patch:
-        size_min = 1 if request.param == "searched" else BUFFER_SIZE_MAX
-        patch.setattr("pyspark_nsq.proto.columns._SEARCHED_SIZE_MIN", size_min)
-        patch.setattr("pyspark_nsq.proto.chains._SHARE_MAX", 1)
-        yield
+pytestmark = pytest.mark.usefixtures("way")
 
 
 class Message(NamedTuple):

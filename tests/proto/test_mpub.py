@@ -45,6 +45,11 @@ def decode_by_loop(payload: bytes) -> list[bytes]:
 bodies_lists = st.lists(st.binary(min_size=1, max_size=MESSAGE_SIZE_MAX), max_size=30)
 
 
+# Bodies within which messages seem to begin.
+lookalikes = st.lists(st.sampled_from([b"\0", b"\0\0\0\1", b"\0\0\0\4body"]), min_size=1, max_size=6).map(b"".join)
+lookalike_lists = st.lists(st.binary(min_size=1, max_size=MESSAGE_SIZE_MAX) | lookalikes, min_size=1, max_size=30)
+
+
 def whole(mpub: Mpub) -> bytes:
     return mpub.head + mpub.messages.to_pybytes()
 
@@ -117,7 +122,8 @@ def test_a_body_that_fits_no_mpub_is_refused() -> None:
         encode_mpubs("t", pa.array([b"x" * 50]), message_size_max=MESSAGE_SIZE_MAX, body_size_max=50)
 
 
-@given(bodies_lists.filter(bool), st.sampled_from([bytes, bytearray, memoryview]))
+@pytest.mark.usefixtures("way")
+@given(lookalike_lists, st.sampled_from([bytes, bytearray, memoryview]))
 def test_a_payload_becomes_a_column(bodies: list[bytes], buffer_type: type) -> None:
     payload = commands.mpub("t", bodies)[len("MPUB t\n") + 4 :]
     column = decode_mpub(buffer_type(payload), MESSAGE_SIZE_MAX)
@@ -125,7 +131,8 @@ def test_a_payload_becomes_a_column(bodies: list[bytes], buffer_type: type) -> N
     assert column.to_pylist() == bodies == decode_by_loop(payload)
 
 
-@given(bodies_lists.filter(bool), st.data())
+@pytest.mark.usefixtures("way")
+@given(lookalike_lists, st.data())
 def test_a_damaged_payload_ends_as_in_the_loop(bodies: list[bytes], data: st.DataObject) -> None:
     payload = bytearray(commands.mpub("t", bodies)[len("MPUB t\n") + 4 :])
     payload[data.draw(st.integers(0, len(payload) - 1))] = data.draw(st.integers(0, 255))
@@ -139,6 +146,15 @@ def test_a_damaged_payload_ends_as_in_the_loop(bodies: list[bytes], data: st.Dat
         assert decode_mpub(damaged, MESSAGE_SIZE_MAX).to_pylist() == expected
 
 
+@pytest.mark.parametrize("large_at", [0, 700, 999])
+def test_one_of_64_kib_and_more_may_stand_between_small_ones(large_at: int) -> None:
+    bodies = [bytes([index % 256]) * (index % 100 + 1) for index in range(1000)]
+    bodies[large_at] = b"x" * (64 * 1024)
+    payload = commands.mpub("t", bodies)[len("MPUB t\n") + 4 :]
+    assert decode_mpub(payload, 100_000).to_pylist() == bodies
+
+
+@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize(
     ("payload", "text"),
     [
@@ -146,9 +162,9 @@ def test_a_damaged_payload_ends_as_in_the_loop(bodies: list[bytes], data: st.Dat
         (b"\0\0\0\0", "message count 0 is not in"),
         (b"\xff\xff\xff\xff" + b"\0\0\0\1a", "message count 4294967295 is not in 1..1, what 9 bytes hold"),
         (b"\0\0\0\2" + b"\0\0\0\x0aaaaaaaaaaa", "ends before message 1 of 2"),
-        (b"\0\0\0\1" + b"\0\0\0\0aaaaaaaaaa", "size of message 0, 0, is not in 1..50"),
-        (b"\0\0\0\1" + b"\xff\xff\xff\xffaaaaaaaaaa", "size of message 0, 4294967295, is not in 1..50"),
-        (b"\0\0\0\1" + b"\0\0\0\x09aaa", "message 0 of 1 has 9 bytes, 6 more than the payload"),
+        (b"\0\0\0\1" + b"\0\0\0\0aaaaaaaaaa", "size of the message at byte 0, 0, is not in 1..50"),
+        (b"\0\0\0\1" + b"\xff\xff\xff\xffaaaaaaaaaa", "size of the message at byte 0, 4294967295, is not in 1..50"),
+        (b"\0\0\0\1" + b"\0\0\0\x09aaa", "last message has 9 bytes, 6 more than the payload"),
         (b"\0\0\0\1" + b"\0\0\0\1aaaa", "3 bytes follow the last of 1 messages"),
     ],
 )
