@@ -1,17 +1,17 @@
-"""Memory for what waits in a queue: huge pages, which the system hands out at a fifth of the cost of small ones.
+"""Memory for what waits in a queue, taken from the system in large pieces and given back as soon as they are empty.
 
-A backlog that grows takes new memory for every batch. Taken a page of 4 KiB at a time that costs as much as writing the
-batch to the log.
+A backlog that grows takes new memory for every batch. Asking for all pages of a piece at once spares a fault for each.
+Huge pages would be fewer still, and are not asked for: where a virtual machine gives free memory back to its host, as
+many do, each of them has to be had from the host again, which costs more than all the rest of a publish.
 """
 
 from __future__ import annotations
 
 import mmap
-from contextlib import suppress
 from typing import Final
 
 CHUNK_BYTES: Final = 2 * 1024 * 1024
-"""A huge page."""
+_FLAGS: Final = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE
 KEPT_BYTES_MIN: Final = 16 * 1024
 """Of less many small parts would hold on to a chunk."""
 
@@ -40,11 +40,9 @@ class Arena:
 
     def _begin_chunk(self) -> bool:
         try:
-            chunk = mmap.mmap(-1, CHUNK_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            chunk = mmap.mmap(-1, CHUNK_BYTES, flags=_FLAGS)
         except OSError:
             return False
-        with suppress(OSError, AttributeError):  # a system without huge pages takes small ones
-            chunk.madvise(mmap.MADV_HUGEPAGE)
         self._chunk = memoryview(chunk)
         self._used = 0
         return True

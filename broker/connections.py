@@ -17,6 +17,7 @@ from pyspark_nsq.broker.segment import Buffer
 from pyspark_nsq.broker.session import Host, Session
 from pyspark_nsq.broker.timers import NEVER, Timers
 from pyspark_nsq.broker.turn import OUTPUT_SIZE_MAX, Turn
+from pyspark_nsq.broker.vigil import Vigil, spare_processor
 from pyspark_nsq.proto.errors import WireError
 
 _READ: Final = 1
@@ -340,6 +341,7 @@ class Connections:
         self._open: set[Connection] = set()
         self._round_at = 0.0  # when the loop's present round began
         self._answered = 0  # publishers in it
+        self._vigil = Vigil(loop, clock) if spare_processor() else None
         self._listeners: list[tuple[socket.socket, Any]] = []
 
     def answers_at_once(self) -> bool:
@@ -347,6 +349,8 @@ class Connections:
         now = self.loop.now()
         if now != self._round_at:
             self._round_at, self._answered = now, 0
+            if self._vigil is not None:
+                self._vigil.answered()
         self._answered += 1
         return self._answered <= _ANSWERED_AT_ONCE
 

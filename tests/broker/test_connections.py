@@ -42,7 +42,7 @@ class Peer:
         self.answers: list[Callable[[AuthState | None], None]] = []
         self.read_watcher = Watcher()
         watchers = iter((self.read_watcher, Watcher()))
-        loop = SimpleNamespace(io=lambda _fd, _events: next(watchers), now=lambda: world.now / SECOND)
+        loop = SimpleNamespace(io=lambda _fd, _events: next(watchers), now=lambda: world.now / SECOND, idle=Watcher)
         connections = Connections(
             world,
             world.turn,
