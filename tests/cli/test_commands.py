@@ -65,6 +65,54 @@ def test_a_look_takes_nothing_from_others(nsq_command: Run, cluster: LocalNsq) -
     wait_until(lambda: set(cluster.stats("watched").channels) == {"work"}, "the channel of tail is gone")
 
 
+@pytest.fixture(params=["ours", "go"])
+def any_nsq(request: pytest.FixtureRequest, make_nsq: Callable[..., LocalNsq]) -> LocalNsq:
+    """A broker of its own for the test, of either kind."""
+    if request.param == "ours":
+        return make_nsq()
+    folder: Path = request.getfixturevalue("go_nsq")
+    return make_nsq(nsqd_command=[str(folder / "nsqd")], nsqlookupd_command=[str(folder / "nsqlookupd")])
+
+
+def test_a_look_takes_nothing_from_the_channel_that_comes_first(nsq_command: Run, any_nsq: LocalNsq) -> None:
+    """It gets all that the topic has kept, and one of tail's own would end with it."""
+    any_nsq.publish("kept", ["one", "two"])
+    place = ("-l", any_nsq.lookupd_http_address)
+    looked = nsq_command("tail", "kept", "-n", "1", "-t", "20s", *place)
+    assert (looked.returncode, looked.stdout) == (FAILED, "")
+    assert "topic 'kept' has no channel and keeps its messages for the first one (2 so far)" in looked.stderr
+    assert "--channel" in looked.stderr
+    assert (any_nsq.stats("kept").depth, any_nsq.stats("kept").channels) == (2, {})
+    taken = nsq_command("tail", "kept", "-c", "c", "-n", "2", "-t", "30s", *place)
+    assert sorted(taken.stdout.split()) == ["one", "two"]
+
+
+def test_a_look_shows_what_comes_to_a_topic_without_channels(
+    command: list[str], variables: dict[str, str], cluster: LocalNsq
+) -> None:
+    cluster.nsqds[0]._post("/topic/create?topic=young")
+    arguments = [*command, "tail", "young", "-n", "1", "-t", "50s"]
+    with subprocess.Popen(arguments, env=variables, stdout=subprocess.PIPE, text=True) as reader:
+        wait_until(lambda: len(cluster.stats("young").channels) == 1, "tail has subscribed")
+        cluster.nsqds[0].publish("young", ["hello"])
+        assert reader.stdout is not None
+        assert reader.stdout.read() == "hello\n"
+    assert reader.returncode == DONE
+
+
+def test_a_look_needs_to_ask_nsqd_first(nsq_command: Run, cluster: LocalNsq) -> None:
+    nsqd = cluster.nsqds[0]
+    nsqd.publish("named", ["before"])
+    place = ("-d", nsqd.tcp_address, "-t", "100ms")
+    looked = nsq_command("tail", "named", *place)
+    assert (looked.returncode, looked.stdout) == (WRONG_USE, "")
+    assert "nsqdHttpAddresses" in looked.stderr
+    assert nsqd.stats("named").depth == 1
+    nsqd.create_channel("named", "work")
+    looked = nsq_command("tail", "named", *place, "-o", f"nsqdHttpAddresses={nsqd.http_address}")
+    assert (looked.returncode, looked.stdout, looked.stderr) == (DONE, "", "")
+
+
 def test_json_tells_all_about_a_message(nsq_command: Run, cluster: LocalNsq) -> None:
     cluster.nsqds[1].publish("forms", ["t\u00e4xt", b"\xff\x00"])
     read = nsq_command("tail", "forms", "-c", "c", "-n", "2", "-t", "30s", "--json")
@@ -228,7 +276,8 @@ def test_stat_on_a_terminal_lives_until_ctrl_c(command: list[str], variables: di
 @pytest.mark.parametrize(
     ("arguments", "code", "text"),
     [
-        (("tail", "x", "-d", "127.0.0.1:1"), FAILED, "127.0.0.1:1"),
+        (("tail", "x", "-c", "c", "-d", "127.0.0.1:1"), FAILED, "127.0.0.1:1"),
+        (("tail", "x", "-d", "127.0.0.1:2", "-o", "nsqdHttpAddresses=127.0.0.1:1"), FAILED, "127.0.0.1:1"),
         (("tail", "x", "-l", "127.0.0.1:1"), FAILED, "127.0.0.1:1"),
         (("pub", "x", "-m", "a", "-d", "127.0.0.1:1", "-o", "retries=0"), FAILED, "127.0.0.1:1"),
         (("stat", "--once", "-l", "127.0.0.1:1"), FAILED, "127.0.0.1:1"),
@@ -272,7 +321,7 @@ def test_ctrl_c_ends_a_question_that_nobody_answers(command: list[str]) -> None:
 
 def test_a_second_ctrl_c_does_not_wait_for_nsqd(command: list[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as nsqd:
-        arguments = ["tail", "quiet", "-d", f"127.0.0.1:{nsqd.getsockname()[1]}"]
+        arguments = ["tail", "quiet", "-c", "c", "-d", f"127.0.0.1:{nsqd.getsockname()[1]}"]
         with subprocess.Popen([*command, *arguments], stderr=subprocess.PIPE, text=True) as reader:
             peer, _ = nsqd.accept()
             with peer, peer.makefile("rb") as received:

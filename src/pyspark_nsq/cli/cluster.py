@@ -4,10 +4,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final, Self
+from urllib.parse import quote
 
 from pyspark_nsq.connector.discovery import Directory, Nsqd
 from pyspark_nsq.connector.errors import DiscoveryError
-from pyspark_nsq.connector.http_json import fetch_all
+from pyspark_nsq.connector.http_json import fetch_all, fetch_json
 from pyspark_nsq.connector.options import DiscoveryOptions
 from pyspark_nsq.connector.settings import HttpAddress, Security
 
@@ -99,6 +100,12 @@ def read_nsqds(addresses: Iterable[HttpAddress], timeout_s: float, security: Sec
         except DiscoveryError as error:
             failures.append(error)
     return Cluster(nsqds, tuple(failures))
+
+
+def read_topic(address: HttpAddress, topic: str, timeout_s: float, security: Security) -> TopicCounts:
+    """What one nsqd holds of one topic; ``DiscoveryError`` where it does not say."""
+    answer = fetch_json(address, f"{_STATS}&topic={quote(topic, safe='')}", timeout_s, security, with_secret=True)
+    return parse_stats(address, answer).get(topic, NOTHING)
 
 
 def parse_stats(address: HttpAddress, answer: Any) -> Topics:

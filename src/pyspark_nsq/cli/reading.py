@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Final, NamedTuple, Self
 
+from pyspark_nsq.cli.cluster import read_topic
 from pyspark_nsq.connector.client import NsqdStream, connect
 from pyspark_nsq.connector.discovery import Directory, PollPlan
-from pyspark_nsq.connector.errors import ConnectError, NsqError, SecurityError
+from pyspark_nsq.connector.errors import ConnectError, DiscoveryError, NsqError, OptionError, SecurityError
 from pyspark_nsq.connector.handshake import refused
 from pyspark_nsq.connector.options import SourceOptions
-from pyspark_nsq.connector.settings import Address
+from pyspark_nsq.connector.settings import Address, HttpAddress
 from pyspark_nsq.proto import commands
 from pyspark_nsq.proto.errors import WireError
 from pyspark_nsq.proto.frames import CLOSE_WAIT, ERROR, HEARTBEAT, MESSAGE, Frame, Message, decode_message, split_frames
@@ -137,13 +138,19 @@ class _Subscription:
 
 
 class Reader:
-    """Subscribes wherever the topics are, also where they appear later. ``in_flight_max`` may change at any time."""
+    """Subscribes wherever the topics are, also where they appear later. ``in_flight_max`` may change at any time.
 
-    def __init__(self, options: SourceOptions) -> None:
+    With ``only_looks`` its channel ends with it: it does not subscribe, but raises ``NsqError``, where a topic without
+    channels has kept messages, all of which the first one gets.
+    """
+
+    def __init__(self, options: SourceOptions, *, only_looks: bool = False) -> None:
         self._options = options
+        self._only_looks = only_looks
         self._directory = Directory(options.discovery)
         self._plan = PollPlan(options.discovery, options.retry.delay_s, random.Random())
         self._places: set[_Place] = set()
+        self._https: dict[Address, HttpAddress] = {}
         self._subscriptions: dict[_Place, _Subscription] = {}
         self._retry_s: dict[_Place, float] = {}
         self._has_connected = False
@@ -191,6 +198,7 @@ class Reader:
             found = self._directory.look_up(self._options.topics)
             self._plan.polled(time.monotonic(), self._directory.reached)
             self._places = {(topic, nsqd.tcp) for topic, nsqds in found.items() for nsqd in nsqds}
+            self._https = {nsqd.tcp: nsqd.http for nsqds in found.values() for nsqd in nsqds if nsqd.http}
             if not self._directory.reached and not self._has_connected and not self._places:
                 raise self._directory.failures[0]
         failures = []
@@ -203,19 +211,37 @@ class Reader:
 
     def _subscribe(self, place: _Place) -> list[NsqError]:
         """The error that it ended with, if any."""
-        address = place[1]
+        topic, address = place
         try:
+            if self._only_looks:
+                self._check_nothing_is_kept(topic, address)
             stream = connect(address, self._options.connection)
             self._subscriptions[place] = _Subscription(place, self._options.channel, stream)
         except SecurityError:
             raise
-        except (ConnectError, OSError) as error:
+        except (ConnectError, DiscoveryError, OSError) as error:
             log.warning("%s; it is tried again", error)
             self._retry_s[place] = time.monotonic() + self._options.retry.delay_s_max
-            return [error if isinstance(error, ConnectError) else ConnectError(address, str(error))]
+            return [ConnectError(address, str(error)) if isinstance(error, OSError) else error]
         self._retry_s.pop(place, None)
         self._has_connected = True
         return []
+
+    def _check_nothing_is_kept(self, topic: str, nsqd: Address) -> None:
+        http = self._https.get(nsqd)
+        if http is None:
+            raise OptionError(
+                f"nsqd {nsqd}: a look at topic {topic!r} begins with a question over HTTP; name that address too, with "
+                "--option nsqdHttpAddresses=HOST:PORT, or a --channel to take messages from"
+            )
+        discovery = self._options.discovery
+        counts = read_topic(http, topic, discovery.request_timeout_s, discovery.security)
+        if counts.depth and not counts.channels:
+            raise NsqError(
+                f"nsqd {nsqd}: topic {topic!r} has no channel and keeps its messages for the first one "
+                f"({counts.depth} so far), and with a channel that ends with the look they would be gone; make the "
+                "channel that is to have them, or take them with --channel NAME"
+            )
 
     def _share_rdy(self) -> None:
         count = len(self._subscriptions)

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 _DESCRIPTION: Final = """\
 Show the messages of topics as they come, each body on a line.
 
-Without --channel it reads a channel of its own that ends with the command, and takes nothing from anybody. With
---channel it takes messages from that channel: what it has shown is finished, and nobody else gets it.
+Without --channel it reads a channel of its own that ends with the command, and takes nothing from anybody. Where a
+topic has no channel at all it ends if an nsqd keeps messages for the first one; what comes while it looks is not kept.
+With --channel it takes messages from that channel: what it has shown is finished, and nobody else gets it.
 """
 _EPILOG: Final = """\
 examples:
@@ -64,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     channel = arguments.channel or f"tail{secrets.token_hex(4)}#ephemeral"
     options = settings.source_options(arguments, ",".join(arguments.topics), channel)
-    with Reader(options) as reader:
+    with Reader(options, only_looks=not arguments.channel) as reader:
         try:
             shown = _show(reader, arguments)
         except KeyboardInterrupt:
