@@ -26,7 +26,7 @@ RUN /opt/nsq/bin/python -m pip install --no-cache-dir --disable-pip-version-chec
 
 FROM ${BASE_IMAGE} AS notebooks
 RUN apt-get update -q \
-    && apt-get install -y -q --no-install-recommends openjdk-17-jre-headless procps \
+    && apt-get install -y -q --no-install-recommends default-jre-headless procps \
     && rm -rf /var/lib/apt/lists/*
 RUN useradd --uid 10001 --create-home nsq && python3 -m venv /opt/nsq
 WORKDIR /build

@@ -1,5 +1,6 @@
 """What the image's entry point makes of its environment, and how it looks for a daemon's health."""
 
+import re
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -64,6 +65,12 @@ def test_flags_that_may_be_repeated_are_known() -> None:
     names = flags_of("nsqd")
     assert names["lookupd-tcp-address"]
     assert not names["e2e-processing-latency-percentile"]
+
+
+def test_the_notebooks_image_takes_the_java_that_its_debian_has(root: Path) -> None:
+    """A release has only some versions, Debian 13 no 17, and the base image moves from one release to the next."""
+    packages = re.findall(r"\S*(?:jre|jdk)\S*", (root / "Dockerfile").read_text())
+    assert packages == ["default-jre-headless"]
 
 
 class Answer(BaseHTTPRequestHandler):

@@ -95,7 +95,7 @@ def test_a_missing_java_is_installed_or_asked_for(tmp_path: Path) -> None:
     assert (tmp_path / "asked").read_text().split() == ["openjdk-17-jre-headless", "openjdk-21-jre-headless"]
     told = bash(tmp_path, "find_java() { return 1; }; apt_install() { return 1; }; need_java; echo goes on")
     assert (told.returncode, told.stdout) == (1, "")
-    assert "sudo apt-get install openjdk-17-jre-headless" in told.stderr
+    assert "sudo apt-get install openjdk-17-jre-headless (or openjdk-21-jre-headless)" in told.stderr
 
 
 def test_nothing_is_installed_without_the_right_to(tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ need_java() {
             apt_install "$package" && break
         done
         home=$(find_java) || die "Spark needs Java 17 or newer and none was found (JAVA_HOME, PATH, /usr/lib/jvm)." \
-            "Install one, for example: sudo apt-get install openjdk-17-jre-headless"
+            "Install one, for example: sudo apt-get install openjdk-17-jre-headless (or openjdk-21-jre-headless)"
     fi
     export JAVA_HOME=$home PATH="$home/bin:$PATH"
 }
