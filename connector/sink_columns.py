@@ -89,9 +89,16 @@ def read_rows(batches: list[pa.RecordBatch], columns: SinkColumns) -> Rows:
     def column(index: int) -> pa.Array:
         return table.column(index).combine_chunks()
 
-    topics = None if columns.topic is None else column(columns.topic).cast(pa.string()).dictionary_encode()
+    topics = None if columns.topic is None else _names(column(columns.topic))
     delays_ms = None if columns.defer_ms is None else _without_null(column(columns.defer_ms).cast(pa.int64()))
     return Rows(column(columns.body).cast(pa.binary()), topics, delays_ms)
+
+
+def _names(topics: pa.Array) -> pa.DictionaryArray:
+    """Spark's strings may hold any bytes: of those that are no text comes one that is no name either."""
+    encoded = topics.cast(pa.binary()).dictionary_encode()
+    texts = [name.decode("utf-8", "backslashreplace") for name in encoded.dictionary.to_pylist()]
+    return pa.DictionaryArray.from_arrays(encoded.indices, pa.array(texts, pa.string()))
 
 
 def _without_null(delays_ms: pa.Array) -> pa.Array:

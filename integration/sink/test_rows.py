@@ -12,7 +12,7 @@ from rig.frames import numbered, write
 
 
 def mixed(spark: SparkSession, topic: str) -> DataFrame:
-    """Five good rows and one of each kind of bad ones, in one partition."""
+    """Five good rows and one of each kind of bad ones, two with bad names, in one partition."""
     good = [(f"good {number}", topic, 0) for number in range(5)]
     bad = [
         (None, topic, 0),
@@ -22,13 +22,14 @@ def mixed(spark: SparkSession, topic: str) -> DataFrame:
         ("c", None, 0),
         ("d", topic, -1),
     ]
-    return spark.createDataFrame(good + bad, "body STRING, topic STRING, defer_ms INT").coalesce(1)
+    rows = spark.createDataFrame(good + bad, "body STRING, topic STRING, defer_ms INT")
+    return rows.union(spark.sql("SELECT 'e', CAST(x'74ff' AS STRING), 0")).coalesce(1)
 
 
 def test_an_invalid_row_fails_the_task_before_anything_is_published(
     spark: SparkSession, shared_nsqd: Nsqd, topic: str
 ) -> None:
-    with pytest.raises(PySparkException, match=r"6 of 11 rows cannot be published. The first: the body is null"):
+    with pytest.raises(PySparkException, match=r"7 of 12 rows cannot be published. The first: the body is null"):
         write(mixed(spark, topic), shared_nsqd, maxMsgSize="2000")
     assert shared_nsqd.message_count(topic) == 0
 
@@ -46,6 +47,7 @@ def test_invalid_rows_can_be_kept_aside(spark: SparkSession, shared_nsqd: Nsqd, 
     write(mixed(spark, topic), shared_nsqd, maxMsgSize="2000", **aside)
     assert drain(shared_nsqd, topic, "c") == {b"good %d" % number: 1 for number in range(5)}
     letters = [json.loads(letter) for letter in drain(shared_nsqd, f"{topic}-dead", "c")]
+    assert {letter["topic"] for letter in letters} == {topic, None, "bad name", r"t\xff"}
     assert {letter["reason"] for letter in letters} == {
         "the body is null",
         "the body is empty",

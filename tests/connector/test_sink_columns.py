@@ -129,6 +129,23 @@ def test_every_invalid_row_is_found_with_its_reason() -> None:
     ]
 
 
+def test_a_topic_that_is_no_text_is_invalid_as_other_names() -> None:
+    """Spark's strings may hold any bytes."""
+    topics = pa.array([b"t", b"\xfft", b"t", b"\xed\xa0\x80"], pa.binary()).view(pa.string())
+    batch = pa.record_batch({"topic": topics, "body": pa.array([b"1", b"2", b"3", b"4"])})
+    read = read_rows([batch], SinkColumns(1, 0, None))
+    found = find_invalid(read, options())
+    assert list(zip(found.rows.tolist(), found.reasons, strict=True)) == [
+        (1, "the topic's name is not valid"),
+        (3, "the topic's name is not valid"),
+    ]
+    assert r'its topic is "\\xfft"' in describe_invalid(read, found, options())
+    letters = [json.loads(letter) for letter in dead_letters(read, found, options()).to_pylist()]
+    assert [letter["topic"] for letter in letters] == [r"\xfft", r"\xed\xa0\x80"]
+    ((topic, part),) = by_topic(valid_rows(read, found), options())
+    assert (topic, part.bodies.to_pylist()) == ("t", [b"1", b"3"])
+
+
 def test_the_error_tells_sizes_and_names_but_no_content() -> None:
     made = rows([b"ok", b"secret content"], ["t", 'bad "name"\n' + "x" * 1000], [0, 5])
     text = describe_invalid(made, find_invalid(made, options()), options())
