@@ -19,7 +19,7 @@ from pyspark_nsq.testing import local_nsq
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 # Where examples say that NSQ is.
-LOOKUPD, NSQD = "127.0.0.1:4161", "127.0.0.1:4150"
+LOOKUPD, NSQD, NSQD_HTTP = "127.0.0.1:4161", "127.0.0.1:4150", "127.0.0.1:4151"
 BLOCK = re.compile(
     r"^(?:<!-- not run: (?P<reason>[^\n]*) -->\n)?```(?P<language>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL
 )
@@ -83,7 +83,11 @@ def test_examples_run(page: Path, spark: SparkSession, tmp_path: Path, monkeypat
     monkeypatch.chdir(tmp_path)
     with local_nsq() as nsq:
         names = {"spark": spark, "nsq": nsq}
-        places = {LOOKUPD: nsq.lookupd_http_address, NSQD: nsq.nsqd_tcp_addresses[0]}
+        places = {
+            LOOKUPD: nsq.lookupd_http_address,
+            NSQD: nsq.nsqd_tcp_addresses[0],
+            NSQD_HTTP: nsq.nsqd_http_addresses[0],
+        }
         for block in blocks(page):
             text = re.sub("|".join(map(re.escape, places)), lambda match: places[match[0]], block.text)
             text = CHECKPOINT.sub(rf"\g<1>{tmp_path}/", text)
