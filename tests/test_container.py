@@ -11,7 +11,12 @@ import pytest
 
 from pyspark_nsq.container import flags_from, flags_of, is_healthy, merged
 
-NAMES = {"mem-queue-size": False, "lookupd-tcp-address": True, "e2e-processing-latency-percentile": False}
+NAMES = {
+    "mem-queue-size": False,
+    "lookupd-tcp-address": True,
+    "e2e-processing-latency-percentile": False,
+    "broadcast-http-port": False,
+}
 
 
 @pytest.mark.parametrize(
@@ -25,15 +30,19 @@ NAMES = {"mem-queue-size": False, "lookupd-tcp-address": True, "e2e-processing-l
         ({"NSQLOOKUPD_TCP_ADDRESS": "a:1", "PATH": "/bin", "MEM_QUEUE_SIZE": "1"}, []),
         ({"NSQD_SERVICE_HOST": "10.0.0.1", "NSQD_SERVICE_PORT_TCP": "1", "NSQD_PORT": "tcp://10.0.0.1:4150"}, []),
         ({"NSQD_PORT_4150_TCP": "tcp://10.0.0.1:4150", "NSQD_PORT_4150_TCP_PORT": "4150"}, []),
+        ({"NSQD_1_SERVICE_HOST": "10.0.0.1", "NSQD_1_SERVICE_PORT": "4150", "NSQD_1_SERVICE_PORT_TCP": "4150"}, []),
+        ({"NSQD_HTTP_PORT": "tcp://10.0.0.1:4151", "NSQD_HTTP_PORT_4151_TCP_ADDR": "10.0.0.1"}, []),
+        ({"NSQD_BROADCAST_HTTP_PORT": "4151"}, ["--broadcast-http-port=4151"]),
     ],
 )
 def test_variables_become_flags(variables: dict[str, str], flags: list[str]) -> None:
     assert flags_from(variables, "nsqd", NAMES) == flags
 
 
-def test_a_variable_for_no_flag_is_refused() -> None:
-    with pytest.raises(ValueError, match="NSQD_MEMORY stands for --memory"):
-        flags_from({"NSQD_MEMORY": "1"}, "nsqd", NAMES)
+@pytest.mark.parametrize("name", ["MEMORY", "PORTS", "HTTP_PORT_4151", "1_SERVICE"])
+def test_a_variable_for_no_flag_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=f"NSQD_{name} stands for --{name.lower().replace('_', '-')}, a flag"):
+        flags_from({f"NSQD_{name}": "1"}, "nsqd", NAMES)
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,8 @@ from typing import Any, Final, NoReturn
 
 DATA_PATH: Final = "/data"
 _HEALTH_TIMEOUT_S: Final = 5.0
-# What Kubernetes adds to the environment where a service is named nsqd or nsqlookupd.
-_OF_KUBERNETES: Final = re.compile(r"(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT|PORT_[0-9]+_(TCP|UDP)(_.*)?)")
+# What Kubernetes adds to the environment where a service is named nsqd or nsqlookupd, nsqd-1, nsqd-http and so on.
+_OF_KUBERNETES: Final = re.compile(r"(.+_)?(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT|PORT_[0-9]+_(TCP|UDP)(_.*)?)")
 _EVERYWHERE: Final = ("", "0.0.0.0", "[::]")  # noqa: S104 (where others listen)
 _HTTP_ADDRESSES: Final = {"nsqd": ":4151", "nsqlookupd": ":4161"}
 
@@ -29,10 +29,12 @@ def flags_from(environment: Mapping[str, str], program: str, names: Mapping[str,
     prefix = f"{program.upper()}_"
     flags = []
     for variable, text in sorted(environment.items()):
-        if not variable.startswith(prefix) or _OF_KUBERNETES.fullmatch(variable[len(prefix) :]):
+        if not variable.startswith(prefix):
             continue
         name = variable[len(prefix) :].lower().replace("_", "-")
         if name not in names:
+            if _OF_KUBERNETES.fullmatch(variable[len(prefix) :]):
+                continue
             raise ValueError(f"{variable} stands for --{name}, a flag that {program} does not have")
         flags += [f"--{name}={part}" for part in (text.split(",") if names[name] else [text]) if part]
     return flags
