@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspark_nsq.cli import arguments, cluster, pub
-from pyspark_nsq.cli.cluster import NOTHING, ChannelCounts, Cluster, TopicCounts, parse_stats
+from pyspark_nsq.cli import arguments, cluster, pub, topics
+from pyspark_nsq.cli.cluster import NOTHING, ChannelCounts, Cluster, TopicCounts, Topics, parse_stats
+from pyspark_nsq.cli.main import DONE, make_parser
 from pyspark_nsq.cli.stat import Sample, _samples, rows
 from pyspark_nsq.cli.tables import plain_table
 from pyspark_nsq.connector import discovery
@@ -162,6 +163,25 @@ def test_an_answer_of_another_form_is_refused(answer: object) -> None:
 
 def topic(messages: int, depth: int, *channels: ChannelCounts) -> TopicCounts:
     return TopicCounts(messages, depth, False, 1, {f"c{number}": counts for number, counts in enumerate(channels)})
+
+
+@pytest.mark.parametrize("form", [[], ["--long"], ["--json"]], ids=" ".join)
+def test_topics_are_added_up_once_however_many_there_are(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], form: list[str]
+) -> None:
+    sums: list[Topics] = []
+
+    class Counted(Cluster):
+        @property
+        def topics(self) -> Topics:
+            sums.append(super().topics)
+            return sums[-1]
+
+    found = Counted({PLACE: {f"t{number}": topic(1, 1) for number in range(100)}}, ())
+    monkeypatch.setattr(topics, "read_cluster", lambda *_: found)
+    assert topics.run(make_parser().parse_args(["topics", "-l", "host:4161", *form])) == DONE
+    assert "t99" in capsys.readouterr().out
+    assert len(sums) == 1
 
 
 def test_rates_come_from_two_samples() -> None:

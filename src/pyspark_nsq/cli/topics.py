@@ -48,7 +48,8 @@ def run(arguments: argparse.Namespace) -> int:
     cluster = read_cluster(options, Directory(options))
     if not cluster.nsqds and cluster.failures:
         raise cluster.failures[0]
-    topics = {name: counts for name, counts in cluster.topics.items() if name in (arguments.topics or cluster.topics)}
+    known = cluster.topics
+    topics = {name: counts for name, counts in known.items() if name in (arguments.topics or known)}
     if arguments.json:
         print(json.dumps([_fields(name, counts) for name, counts in topics.items()], indent=2))
     elif arguments.long:
