@@ -253,18 +253,30 @@ class Reader:
                 self._lose(subscription, error)
 
     def _exchange(self, wait_s: float) -> list[Received]:
+        pending = self._pending()
         subscriptions = list(self._subscriptions.values())
         poll = select.poll()
         for each in subscriptions:
             poll.register(each, select.POLLIN | (select.POLLOUT if each.is_sending else 0))
-        if any(each.pending for each in subscriptions):
+        if pending:
             wait_s = 0.0
         ready = dict(poll.poll(-(-wait_s * 1000 // 1)))
         received: list[Received] = []
         for each in subscriptions:
-            if each.fileno() in ready or each.pending:
+            if each.fileno() in ready or each in pending:
                 received += self._take(each)
         return received
+
+    def _pending(self) -> set[_Subscription]:
+        """Those that have something to read which poll() does not know of."""
+        found = set()
+        for each in list(self._subscriptions.values()):
+            try:
+                if each.pending:
+                    found.add(each)
+            except WireError as error:
+                self._lose(each, error)
+        return found
 
     def _take(self, subscription: _Subscription) -> list[Received]:
         try:
