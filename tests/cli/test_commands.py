@@ -247,6 +247,16 @@ def test_stat_counts_and_compares(nsq_command: Run, cluster: LocalNsq) -> None:
     assert table[1].split()[:3] == ["counted", "c", "1"]
 
 
+@pytest.mark.parametrize("form", [("--once",), ("--json", "-n", "2", "--every", "10ms")], ids=" ".join)
+def test_stat_tells_that_somebody_did_not_answer(nsq_command: Run, cluster: LocalNsq, form: tuple[str, ...]) -> None:
+    cluster.publish("seen", ["one", "two"])
+    place = ("-d", cluster.nsqds[0].http_address, "-d", "127.0.0.1:1")
+    told = nsq_command("stat", "seen", *form, *place)
+    assert told.returncode == FAILED
+    assert "seen" in told.stdout
+    assert "127.0.0.1:1: " in told.stderr
+
+
 WITHOUT_RICH = """
 import sys
 sys.modules["rich"] = None

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspark_nsq.cli import arguments, cluster, pub, topics
+from pyspark_nsq.cli import arguments, cluster, pub, stat, topics
 from pyspark_nsq.cli.cluster import NOTHING, ChannelCounts, Cluster, TopicCounts, Topics, parse_stats
-from pyspark_nsq.cli.main import DONE, make_parser
+from pyspark_nsq.cli.main import DONE, FAILED, make_parser
 from pyspark_nsq.cli.stat import Sample, _samples, rows
 from pyspark_nsq.cli.tables import plain_table
 from pyspark_nsq.connector import discovery
@@ -225,6 +225,18 @@ def test_once_seen_the_cluster_may_be_silent_for_a_while(monkeypatch: pytest.Mon
     lookupd.append(gone)
     with pytest.raises(DiscoveryError, match="gone"):
         next(_samples(options, 0.001, 1))
+
+
+@pytest.mark.parametrize(("last", "code"), [((), DONE), ((DiscoveryError(PLACE, "gone"),), FAILED)])
+def test_the_last_sample_of_stat_decides(
+    monkeypatch: pytest.MonkeyPatch, last: tuple[DiscoveryError, ...], code: int
+) -> None:
+    """Only its table may be what a script goes by."""
+    held = {PLACE: {"t": topic(1, 1)}}
+    samples = [Cluster(held, (DiscoveryError(PLACE, "slow"),)), Cluster(held, last)]
+    monkeypatch.setattr(stat, "read_cluster", lambda *_: samples.pop(0))
+    arguments = make_parser().parse_args(["stat", "-l", "host:4161", "--count", "2", "--every", "1ms"])
+    assert stat.run(arguments) == code
 
 
 def test_columns_are_as_wide_as_they_need_to_be() -> None:

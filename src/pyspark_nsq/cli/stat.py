@@ -46,6 +46,7 @@ HEADINGS: Final = (
 _Place = tuple[str, str | None]
 # How many messages come and are finished a second.
 _Rates = tuple[float, float]
+_Failures = tuple[DiscoveryError, ...]
 
 
 @dataclass(frozen=True)
@@ -99,21 +100,21 @@ def add_to(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from pyspark_nsq.cli.main import DONE
+    from pyspark_nsq.cli.main import DONE, FAILED
 
     options = settings.discovery_options(arguments)
     count = 1 if arguments.once else arguments.count
     samples = _samples(options, arguments.every, count)
     try:
         if arguments.json:
-            _print_json(samples, arguments.topics)
+            failures = _print_json(samples, arguments.topics)
         elif sys.stdout.isatty() and count != 1:
-            _show_live(samples, arguments.topics)
+            failures = _show_live(samples, arguments.topics)
         else:
-            _print_tables(samples, arguments.topics)
+            failures = _print_tables(samples, arguments.topics)
     except KeyboardInterrupt:
-        pass
-    return DONE
+        return DONE
+    return FAILED if failures else DONE
 
 
 def _samples(options: DiscoveryOptions, every_s: float, count: int | None) -> Iterator[Sample]:
@@ -206,7 +207,9 @@ def _paired(samples: Iterator[Sample]) -> Iterator[tuple[Sample, Sample | None]]
         before = sample
 
 
-def _print_json(samples: Iterator[Sample], only: list[str]) -> None:
+def _print_json(samples: Iterator[Sample], only: list[str]) -> _Failures:
+    """Those of the last sample."""
+    failures: _Failures = ()
     for sample, before in _paired(samples):
         shown = {
             "time": round(time.time(), 3),
@@ -215,24 +218,37 @@ def _print_json(samples: Iterator[Sample], only: list[str]) -> None:
             "failures": [str(failure) for failure in sample.cluster.failures],
         }
         print(json.dumps(shown), flush=True)
+        failures = sample.cluster.failures
+    return _complain(failures)
 
 
-def _print_tables(samples: Iterator[Sample], only: list[str]) -> None:
+def _print_tables(samples: Iterator[Sample], only: list[str]) -> _Failures:
+    """Those of the last sample."""
+    failures: _Failures = ()
     for sample, before in _paired(samples):
         print(plain_table(HEADINGS, [row.cells for row in rows(sample, before, only)], names=2), flush=True)
-        for failure in sample.cluster.failures:
-            print(f"nsq: {failure}", file=sys.stderr)
+        failures = _complain(sample.cluster.failures)
+    return failures
 
 
-def _show_live(samples: Iterator[Sample], only: list[str]) -> None:
+def _show_live(samples: Iterator[Sample], only: list[str]) -> _Failures:
+    """Those of the last sample."""
     try:
         from rich.live import Live
     except ModuleNotFoundError:
-        _print_tables(samples, only)
-        return
+        return _print_tables(samples, only)
+    failures: _Failures = ()
     with Live(screen=True, auto_refresh=False) as live:
         for sample, before in _paired(samples):
             live.update(_rich_table(sample, before, only), refresh=True)
+            failures = sample.cluster.failures
+    return _complain(failures)
+
+
+def _complain(failures: _Failures) -> _Failures:
+    for failure in failures:
+        print(f"nsq: {failure}", file=sys.stderr)
+    return failures
 
 
 def _rich_table(sample: Sample, before: Sample | None, only: list[str]) -> "Table":
@@ -247,5 +263,5 @@ def _rich_table(sample: Sample, before: Sample | None, only: list[str]) -> "Tabl
     return table
 
 
-def _failures_text(failures: tuple[DiscoveryError, ...]) -> str:
+def _failures_text(failures: _Failures) -> str:
     return "\n".join(map(str, failures)) or "Ctrl-C ends"
