@@ -166,6 +166,23 @@ def test_a_daemon_that_does_not_start_says_why() -> None:
         pass
 
 
+@pytest.mark.parametrize(
+    "flags",
+    [["--log-level=warn"], ["-log-level", "ERROR"], ["--mem-queue-size", "0", "--log-level", "fatal"]],
+    ids=" ".join,
+)
+def test_a_log_without_the_ports_is_refused(flags: list[str]) -> None:
+    with pytest.raises(ValueError, match=r"nsqd_flags: .*--log-level=info"), local_nsq(nsqd_flags=flags):
+        pass
+    with pytest.raises(ValueError, match=r"nsqlookupd_flags: "), local_nsq(nsqlookupd_flags=flags):
+        pass
+
+
+def test_a_log_that_says_more_is_welcome() -> None:
+    with local_nsq(nsqd_flags=["--log-level=debug"], nsqlookupd_flags=["--log-level", "info"]) as nsq:
+        assert nsq.publish("orders", ["one"]) == 1
+
+
 def test_a_daemon_that_falls_silent_did_not_start() -> None:
     """For a moment, one that ends has closed its standard error and still runs."""
     script = "import os, sys, time; print('out of luck', file=sys.stderr, flush=True); os.close(2); time.sleep(600)"

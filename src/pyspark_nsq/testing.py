@@ -44,6 +44,8 @@ _LOG_LINES_MAX: Final = 1000
 # A portion that is published at once: well below nsqd's limits.
 _PORTION_MESSAGES_MAX: Final = 5000
 _PORTION_SIZE_MAX: Final = 1_000_000
+# What keeps the next out of the log.
+_QUIET: Final = re.compile(r"(?<!\S)--?log-level[= ](warn|error|fatal)(?!\S)", re.IGNORECASE)
 _LISTENING: Final = re.compile(r"(TCP|HTTP): listening on .+:(\d+)$")
 
 # The daemon gets SIGTERM when whoever started it dies, however that happens.
@@ -300,6 +302,9 @@ def local_nsq(
     """
     if nsqds < 1:
         raise ValueError(f"nsqds={nsqds}: there has to be one at least")
+    for name, flags in (("nsqd_flags", nsqd_flags), ("nsqlookupd_flags", nsqlookupd_flags)):
+        if quiet := _QUIET.search(" ".join(flags)):
+            raise ValueError(f"{name}: {quiet[0]}: the ports are read from the log, and need --log-level=info or debug")
     with contextlib.ExitStack() as ending:
         # The system ties a process to the thread that started it: this thread lives as long as the block.
         starter = ending.enter_context(ThreadPoolExecutor(1, "local-nsq"))
