@@ -87,11 +87,25 @@ def test_ctrl_c_ends_all_of_it_in_order(mark: Mark) -> None:
         os.close(theirs)
 
 
+@pytest.mark.parametrize(("program", "number"), [("nsqlookupd", signal.SIGINT), ("java", signal.SIGTERM)])
+def test_an_interrupt_at_the_start_is_heard_and_leaves_nothing_behind(mark: Mark, program: str, number: int) -> None:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(COMMAND, env=mark.environment, stdout=pipe, stderr=pipe, text=True) as demo:
+        assert demo.stdout is not None
+        demo.stdout.readline()
+        wait_until(lambda: any(program in line for line in mark.processes()), f"{program} runs")
+        demo.send_signal(number)
+        assert demo.stdout.readline() == "Ending as soon as this has started ...\n"
+        # One more of those who are not patient.
+        demo.send_signal(number)
+        assert demo.communicate(timeout=60) == ("", "aborted: nothing was checked\n")
+    assert demo.returncode == INTERRUPTED
+
+
 def test_a_second_interrupt_does_not_wait(mark: Mark) -> None:
     with subprocess.Popen(COMMAND, env=mark.environment, stdout=subprocess.PIPE, text=True) as demo:
         assert demo.stdout is not None
-        demo.stdout.readline()
-        wait_until(lambda: any("nsqlookupd" in line for line in mark.processes()), "the broker runs")
+        next(line for line in demo.stdout if "running" in line)
         # Two of the same might become one on their way.
         demo.send_signal(signal.SIGTERM)
         demo.send_signal(signal.SIGINT)

@@ -5,6 +5,7 @@ import json
 import random
 import signal
 import sys
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -82,6 +83,26 @@ def test_the_shell_is_told_the_verdict(
     monkeypatch.setattr(sys, "argv", ["demo"])
     assert demo.main() == code
     assert capsys.readouterr().out == said
+
+
+def test_what_starts_is_not_interrupted_and_what_runs_is_by_the_second_signal(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    taken: dict[int, Any] = {}
+    monkeypatch.setattr(signal, "signal", taken.__setitem__)
+    stop = demo._Stop()
+    stop.check()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        taken[number](number, None)
+    assert capfd.readouterr().out == "Ending as soon as this has started ...\n"
+    with pytest.raises(KeyboardInterrupt):
+        stop.check()
+    stop = demo._Stop()
+    stop.listen()
+    taken[signal.SIGTERM](signal.SIGTERM, None)
+    assert stop.is_set
+    with pytest.raises(KeyboardInterrupt):
+        taken[signal.SIGINT](signal.SIGINT, None)
 
 
 def test_a_window_without_orders_has_no_revenue() -> None:

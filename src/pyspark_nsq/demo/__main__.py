@@ -70,20 +70,36 @@ def _parser() -> argparse.ArgumentParser:
 
 
 class _Stop:
-    """Set by the first Ctrl-C or SIGTERM: the end in order. The second one aborts."""
+    """Set by the first Ctrl-C or SIGTERM: the end in order. After ``listen`` the second one aborts; before, it would
+    leave behind a Java that Spark has started and not yet connected to."""
 
     def __init__(self) -> None:
         self.is_set = False
-        self.listen()
+        _on_signals(self._note)
 
     def listen(self) -> None:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._handle)
+        _on_signals(self._handle)
+
+    def check(self) -> None:
+        """While parts of the demo start: there is nothing to end in order yet."""
+        if self.is_set:
+            raise KeyboardInterrupt
+
+    def _note(self, *_: Any) -> None:
+        if not self.is_set:
+            self.is_set = True
+            # Not print(), which may be what was interrupted.
+            os.write(1, b"Ending as soon as this has started ...\n")
 
     def _handle(self, *_: Any) -> None:
         if self.is_set:
             raise KeyboardInterrupt
         self.is_set = True
+
+
+def _on_signals(handle: Callable[..., None]) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, handle)
 
 
 @contextlib.contextmanager
@@ -113,14 +129,17 @@ def _run(arguments: argparse.Namespace, folder: Path, stop: _Stop) -> str | None
     print(f"Starting nsqlookupd, {arguments.nsqds} nsqds and Spark ...", flush=True)
     with contextlib.ExitStack() as ending:
         nsq = ending.enter_context(local_nsq(arguments.nsqds, data_path=folder / "nsq"))
+        stop.check()
         nsq.create_channel(EVENTS, CHANNEL)
         nsq.create_channel(RESULTS, RESULTS_CHANNEL)
         spark = make_session(folder)
         ending.callback(end_session, spark)
         # Spark has put a handler of its own in place of ours.
         stop.listen()
+        stop.check()
         query = start_query(spark, nsq, folder)
         ending.callback(query.stop)
+        stop.check()
         publisher, reader = Publisher(nsq, Shop(seed=1), arguments.rate), ResultReader(nsq, RESULTS_CHANNEL)
         demo = _Demo(nsq, query, publisher, reader)
         with _shown(arguments.plain or not sys.stdout.isatty()) as (show, interval_s):
