@@ -1,6 +1,7 @@
 """The script that starts every daily task says what it can do and does not pretend."""
 
 import fcntl
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -166,3 +167,19 @@ def test_who_waited_for_another_set_up_does_not_repeat_it(checkout: Path) -> Non
             assert waiting.stderr.read() == ""
     assert waiting.returncode == 0
     assert not (checkout / "calls").exists()
+
+
+@pytest.mark.parametrize(("user", "flags"), [(0, ["--allow-root"]), (1000, [])])
+def test_notebooks_open_for_root_too(root: Path, checkout: Path, user: int, flags: list[str]) -> None:
+    """Who Jupyter sends away without that flag: most containers have no other user."""
+    shutil.copy(root / "run", checkout)
+    shutil.copytree(root / "tools", checkout / "tools")
+    make_program(checkout / ".venv" / "bin" / "id", f"echo {user}")
+    make_program(checkout / ".venv" / "bin" / "jupyter", 'echo "$*"')
+    variables = {
+        "PATH": "/usr/bin:/bin",
+        "HOME": str(checkout),
+        "JAVA_HOME": str(make_java(checkout / "java", "17.0.10")),
+    }
+    ran = subprocess.run([checkout / "run", "notebooks", "--no-browser"], env=variables, capture_output=True, text=True)
+    assert ran.stdout.split() == ["lab", "--notebook-dir", "notebooks", *flags, "--no-browser"], ran.stderr
