@@ -4,11 +4,12 @@ Spark imports this module in every session of a machine that has it, and in ever
 a time limit: nothing heavy is imported before it is needed.
 """
 
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
+from pyspark_nsq.connector.errors import OptionError
 from pyspark_nsq.connector.options import SourceOptions, parse_source_options
 from pyspark_nsq.connector.schema import DEFAULT_SCHEMA, check_schema
 
@@ -16,6 +17,12 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter
 
     from pyspark_nsq.connector.stream_reader import NsqStreamReader
+
+# Spark asks for the schema before it tells what for: who reads a batch need not complete the options first.
+_IF_BATCH: Final = (
+    "(spark.read cannot read NSQ, whatever its options. What is there now is read by spark.readStream, "
+    "started with .trigger(availableNow=True).)"
+)
 
 
 class NsqDataSource(DataSource):
@@ -26,7 +33,11 @@ class NsqDataSource(DataSource):
         return "nsq"
 
     def schema(self) -> StructType:
-        self._source_options()
+        try:
+            self._source_options()
+        except OptionError as error:
+            error.add_note(_IF_BATCH)
+            raise
         return DEFAULT_SCHEMA
 
     def streamReader(self, schema: StructType) -> "NsqStreamReader":  # noqa: N802 (Spark's name)

@@ -100,3 +100,13 @@ def test_a_batch_read_is_refused_with_the_code_that_works(spark: SparkSession, s
     reader = spark.read.format("nsq").options(topic=topic, channel="c", nsqdTcpAddresses=shared_nsqd.tcp)
     with pytest.raises(PySparkException, match=r"writeStream\.trigger\(availableNow=True\)"):
         reader.load().count()
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"topic": "t", "nsqdTcpAddresses": "h:1"}, {"startingOffsets": "earliest"}], ids=str
+)
+def test_a_batch_read_is_refused_before_its_options_are_complete(spark: SparkSession, options: dict[str, str]) -> None:
+    with pytest.raises(
+        PySparkException, match=r"spark\.read cannot read NSQ.*readStream.*trigger\(availableNow=True\)"
+    ):
+        spark.read.format("nsq").options(**options).load()
