@@ -1,12 +1,16 @@
 """The notebooks run from a clean kernel to their end, and are kept without what that run printed."""
 
 import json
+import re
+import shlex
 from pathlib import Path
 from typing import Any
 
 import nbformat
 import pytest
 from nbclient import NotebookClient
+
+from pyspark_nsq.cli.main import make_parser
 
 FOLDER = Path(__file__).parents[2] / "notebooks"
 NOTEBOOKS = sorted(path.name for path in FOLDER.glob("*.ipynb"))
@@ -39,6 +43,13 @@ def test_its_links_lead_somewhere(name: str) -> None:
     assert [link for link in links if not (FOLDER / link).exists()] == []
 
 
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_no_text_shows_a_command_for_a_shell(name: str) -> None:
+    """Only code knows where the broker listens, and prints commands with that."""
+    text = "".join("".join(cell["source"]) for cell in cells(name) if cell["cell_type"] == "markdown")
+    assert re.findall(r"nsq (?:tail|pub|stat|topics) [^`]+", text) == []
+
+
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", NOTEBOOKS)
 def test_it_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,3 +64,7 @@ def test_it_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         output for cell in notebook.cells for output in cell.get("outputs", []) if "image/png" in output.get("data", {})
     ]
     assert pictures, "a story without a picture"
+    printed = "".join(output.get("text", "") for cell in notebook.cells for output in cell.get("outputs", []))
+    for command in re.findall(r"^nsq (.*)$", printed, re.MULTILINE):
+        assert re.search(r" 127\.0\.0\.1:\d+$", command)
+        make_parser().parse_args(shlex.split(command))
