@@ -127,13 +127,15 @@ def _read(response: http.client.HTTPResponse) -> bytes:
     return bytes(content)
 
 
-def fetch_all(questions: Iterable[Question], timeout_s: float, security: Security) -> dict[Question, Any]:
+def fetch_all(
+    questions: Iterable[Question], timeout_s: float, security: Security, *, with_secret: bool = False
+) -> dict[Question, Any]:
     """The answers, or in place of an answer the ``DiscoveryError`` that came of it, after ``timeout_s`` at most."""
     waiting = list(dict.fromkeys(questions))
 
     def ask(question: Question) -> Any:
         try:
-            return fetch_json(*question, timeout_s, security)
+            return fetch_json(*question, timeout_s, security, with_secret=with_secret)
         except DiscoveryError as error:
             return error
 

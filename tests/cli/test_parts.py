@@ -1,9 +1,12 @@
 """What the commands are made of, without a broker."""
 
 import os
+import threading
 import time
 from argparse import ArgumentTypeError, Namespace
+from base64 import b64encode
 from collections.abc import Callable, Iterable
+from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 from hypothesis import given
@@ -18,8 +21,9 @@ from pyspark_nsq.connector import discovery
 from pyspark_nsq.connector.errors import DiscoveryError
 from pyspark_nsq.connector.http_json import Question
 from pyspark_nsq.connector.options import SinkOptions, parse_sink_options, parse_source_options
-from pyspark_nsq.connector.settings import Address, HttpAddress
+from pyspark_nsq.connector.settings import Address, HttpAddress, Secret, Security
 
+SECRET = "hush"
 PLACE = HttpAddress(Address("host", 4151))
 
 
@@ -214,7 +218,7 @@ def test_once_seen_the_cluster_may_be_silent_for_a_while(monkeypatch: pytest.Mon
     lookupd: list[object] = [{"producers": [node]}, gone, gone]
     nsqd: list[object] = [stats(), stats(), gone]
 
-    def fetch(questions: Iterable[Question], *_: object) -> dict[Question, object]:
+    def fetch(questions: Iterable[Question], *_: object, **__: object) -> dict[Question, object]:
         return {question: (lookupd if question[1] == "/nodes" else nsqd).pop(0) for question in questions}
 
     monkeypatch.setattr(discovery, "fetch_all", fetch)
@@ -242,3 +246,25 @@ def test_the_last_sample_of_stat_decides(
 def test_columns_are_as_wide_as_they_need_to_be() -> None:
     table = plain_table(("name", "n"), [("a long name", "1"), ("b", "1,000")], names=1)
     assert table == "name             n\na long name      1\nb            1,000"
+
+
+def test_nsqds_that_demand_the_secret_are_shown_it() -> None:
+    """As ours does with ``--http-require-auth``."""
+    shown = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            shown.append(self.headers["Authorization"])
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b'{"topics":[]}')
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.handle_request, daemon=True).start()
+        place = HttpAddress(Address("127.0.0.1", server.server_port))
+        found = cluster.read_nsqds([place], 30.0, Security(auth_secret=Secret(SECRET)))
+    assert found.nsqds == {place: {}}
+    assert shown == [f"Basic {b64encode(f':{SECRET}'.encode()).decode()}"]

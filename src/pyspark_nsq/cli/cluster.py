@@ -92,7 +92,7 @@ def read_nsqds(addresses: Iterable[HttpAddress], timeout_s: float, security: Sec
     nsqds: dict[HttpAddress, Topics] = {}
     failures = []
     questions = [(address, _STATS) for address in sorted(addresses)]
-    answers = fetch_all(questions, timeout_s, security)
+    answers = fetch_all(questions, timeout_s, security, with_secret=True)
     for question in questions:
         address, answer = question[0], answers[question]
         try:
