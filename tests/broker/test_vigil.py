@@ -1,6 +1,7 @@
 """When the loop stays awake after an answer, and when it has learnt not to."""
 
 from collections.abc import Callable
+from itertools import pairwise
 from types import SimpleNamespace
 
 from pyspark_nsq.broker.vigil import AWAKE_NS, PASSED_OVER_MAX, Vigil
@@ -59,7 +60,7 @@ def test_publishers_who_pause_are_waited_for_ever_more_rarely() -> None:
         if world.answer():
             tries.append(number)
         world.wait(2 * AWAKE_NS)
-    gaps = [after - before for before, after in zip(tries, tries[1:], strict=False)]
+    gaps = [after - before for before, after in pairwise(tries)]
     assert gaps[:4] == [2, 4, 8, 16]
     assert max(gaps) == gaps[-1] == PASSED_OVER_MAX + 1
 
