@@ -6,6 +6,7 @@ import ssl
 import time
 from collections import deque
 from collections.abc import Iterator
+from itertools import islice
 from typing import Final
 
 from pyspark_nsq.connector.errors import ConnectError, OptionError, SecurityError
@@ -21,6 +22,7 @@ from pyspark_nsq.connector.handshake import (
 )
 from pyspark_nsq.connector.security import auth_secret, tls_context
 from pyspark_nsq.connector.settings import Address, ConnectionSettings
+from pyspark_nsq.proto import commands
 from pyspark_nsq.proto.compression import (
     Compressor,
     Decompressor,
@@ -145,6 +147,11 @@ class NsqdStream:
                 self._unsent.append(memoryview(piece).cast("B"))
                 self.unsent_size += len(piece)
 
+    def answer_heartbeat(self) -> None:
+        """Tell nsqd that we live, which whatever waits to be sent does as well: who reads nothing gets nothing more."""
+        if not self.unsent_size:
+            self.queue(commands.NOP)
+
     def flush(self) -> bool:
         """Send what the socket takes, and say whether that is all. A blocking one takes all, or ``TimeoutError``."""
         try:
@@ -163,8 +170,7 @@ class NsqdStream:
     def _send(self) -> int:
         if isinstance(self._socket, ssl.SSLSocket):
             return self._socket.send(self._unsent[0])
-        pieces = self._unsent if len(self._unsent) <= _PIECES_MAX else list(self._unsent)[:_PIECES_MAX]
-        return self._socket.sendmsg(pieces)
+        return self._socket.sendmsg(list(islice(self._unsent, _PIECES_MAX)))
 
     def _sent(self, size: int) -> None:
         self.unsent_size -= size

@@ -85,6 +85,8 @@ class Connection:
         self._frame_size_max = frame_size_max
         self._input: list[bytes] = []
         self._output: list[bytes] = []
+        # Whether a heartbeat has come since output was taken.
+        self._is_asked = False
         # The id of a message that was published elsewhere, or None for SUB.
         self._replies: deque[bytes | None] = deque([None])
         self.recent_fins_min = RECENT_FINS_MIN
@@ -130,7 +132,7 @@ class Connection:
         if frame.type == ERROR:
             events.failed.append(self._failed(frame.data))
         elif frame.data == HEARTBEAT:
-            self._output.append(commands.NOP)
+            self._is_asked = True
         elif frame.data == CLOSE_WAIT:
             self.closed_by_nsqd = True
         elif frame.data == OK and self._replies:
@@ -158,18 +160,21 @@ class Connection:
             return DeadLetterError(self.source.nsqd, f"{refusal.reason}; {remedy}")
         return refusal
 
-    def take_output(self) -> list[bytes]:
-        """The bytes to send, in order."""
+    def take_output(self, *, is_sending: bool = False) -> list[bytes]:
+        """The bytes to send, in order. ``is_sending`` says that some still wait: they answer a heartbeat as well."""
         output, self._output = self._output, []
         if self._unsent_fins >= _MANY_FINS and self.rdy:
             # With each FIN nsqd would send one message more: now it sends all of them together at the end.
             output = [commands.rdy(0), *output, commands.rdy(self.rdy)]
         self._unsent_fins = 0
+        if self._is_asked and not is_sending:
+            output.append(commands.NOP)
+        self._is_asked = False
         return output
 
     @property
     def has_output(self) -> bool:
-        return bool(self._output)
+        return self._is_asked or bool(self._output)
 
     def set_rdy(self, rdy: int, now: float, grace_s: float) -> None:
         """Let nsqd have so many in flight here. It may still use the former number until it has read this."""

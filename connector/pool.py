@@ -11,9 +11,8 @@ from pyspark_nsq.connector.client import NsqdStream, connect
 from pyspark_nsq.connector.errors import ConnectError
 from pyspark_nsq.connector.handshake import ANSWER_SIZE_MAX, refused
 from pyspark_nsq.connector.settings import Address, ConnectionSettings
-from pyspark_nsq.proto import commands
 from pyspark_nsq.proto.errors import WireError
-from pyspark_nsq.proto.frames import ERROR, HEARTBEAT, OK, RESPONSE, Frame, split_frames
+from pyspark_nsq.proto.frames import ERROR, HEARTBEAT, OK, RESPONSE, Frame, check_heartbeats, split_frames
 
 _READ_SIZE: Final = 64 * 1024
 # More than this waiting on an idle connection is no heartbeat.
@@ -77,13 +76,14 @@ class PublishConnection:
     def _take(self, piece: bytes) -> int:
         try:
             frames, used = split_frames(self._received + piece, ANSWER_SIZE_MAX)
+            check_heartbeats(frames.count(Frame(RESPONSE, HEARTBEAT)))
         except WireError as error:
             raise self._broken(error) from error
         self._received = (self._received + piece)[used:]
         oks = 0
         for frame in frames:
             if frame == (RESPONSE, HEARTBEAT):
-                self._stream.queue(commands.NOP)
+                self._stream.answer_heartbeat()
             elif frame == (RESPONSE, OK):
                 oks += 1
             else:

@@ -277,7 +277,7 @@ class ReceiverLoop:
                 self._lose(link, None, now)
 
     def _flush(self, link: _Link) -> None:
-        link.stream.queue(*link.connection.take_output())
+        link.stream.queue(*link.connection.take_output(is_sending=link.stream.unsent_size > 0))
         waiting = link.stream.unsent_size
         writes = not link.stream.flush()
         if link.stream.unsent_size == waiting > _UNSENT_MAX:

@@ -30,6 +30,7 @@ from pyspark_nsq.proto.frames import (
     RESPONSE,
     Frame,
     check_frame_size,
+    check_heartbeats,
     encode_frame,
 )
 
@@ -44,8 +45,6 @@ MESSAGE_SCHEMA: Final = pa.schema(
 
 # Arrow's binary columns have 32-bit offsets.
 BUFFER_SIZE_MAX: Final = 2**31 - 1
-# nsqd gives up who has not answered the last ones.
-HEARTBEATS_MAX: Final = 100
 
 _SIZE = Struct(">I")
 _HEARTBEAT_FRAME_SIZE: Final = len(encode_frame(RESPONSE, HEARTBEAT))
@@ -124,14 +123,8 @@ def _borders_one_by_one(data: Bytes, start: int, stop: int, frame_size_max: int)
     return borders
 
 
-def _check_heartbeats(borders: npt.NDArray[np.int32], types: npt.NDArray[Any]) -> None:
-    count = np.count_nonzero((types == RESPONSE) & (np.diff(borders) == _HEARTBEAT_FRAME_SIZE))
-    if count > HEARTBEATS_MAX:
-        raise WireError(f"{count} heartbeats at once, which come at intervals")
-
-
 def _controls(data: Bytes, borders: npt.NDArray[np.int32], types: npt.NDArray[Any]) -> list[Control]:
-    _check_heartbeats(borders, types)
+    check_heartbeats(int(np.count_nonzero((types == RESPONSE) & (np.diff(borders) == _HEARTBEAT_FRAME_SIZE))))
     messages_before = np.cumsum(types == MESSAGE)
     controls = []
     for index in np.flatnonzero(types != MESSAGE):

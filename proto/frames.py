@@ -13,6 +13,9 @@ OK: Final = b"OK"
 HEARTBEAT: Final = b"_heartbeat_"
 CLOSE_WAIT: Final = b"CLOSE_WAIT"
 
+# nsqd gives up who has not answered the last ones.
+HEARTBEATS_MAX: Final = 100
+
 MESSAGE_ID_SIZE: Final = 16
 # Within a frame of a message: size, type, timestamp, attempts, id; the body is all that follows.
 MESSAGE_HEADER_SIZE: Final = 34
@@ -76,6 +79,12 @@ def split_frames(data: bytes, frame_size_max: int) -> tuple[list[Frame], int]:
         frames.append(Frame(frame_type, data[start + 8 : start + 4 + size]))
         start += 4 + size
     return frames, start
+
+
+def check_heartbeats(count: int) -> None:
+    """Of so many that came at once."""
+    if count > HEARTBEATS_MAX:
+        raise WireError(f"{count} heartbeats at once, which come at intervals")
 
 
 def check_frame_size(size: int, frame_size_max: int) -> None:

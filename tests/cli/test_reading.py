@@ -5,13 +5,16 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 
 import pytest
 
-from pyspark_nsq.cli.reading import Reader, Received
+from pyspark_nsq.cli.reading import Reader, Received, _Subscription
+from pyspark_nsq.connector.client import NsqdStream
 from pyspark_nsq.connector.options import parse_source_options
+from pyspark_nsq.connector.settings import Address
 from pyspark_nsq.proto.compression import SnappyCompressor
-from pyspark_nsq.proto.frames import RESPONSE, encode_frame
+from pyspark_nsq.proto.frames import HEARTBEAT, RESPONSE, encode_frame
 from pyspark_nsq.testing import LocalNsq
 
 # What nsqd answers to IDENTIFY, as far as it is needed.
@@ -73,3 +76,15 @@ def test_a_stream_that_cannot_be_decoded_is_a_connection_that_broke(caplog: pyte
                 assert time.monotonic() < deadline
                 assert reader.receive(0.1) == []
         answering.join()
+
+
+def test_an_nsqd_that_never_reads_gets_no_answers_to_its_heartbeats() -> None:
+    sock, peer = socket.socketpair()
+    with peer, closing(NsqdStream(Address("127.0.0.1", 4150), sock)) as stream:
+        subscription = _Subscription(("topic", stream.address), "channel", stream)
+        subscription.send(bytes(2**24))
+        waiting = stream.unsent_size
+        assert waiting > 0
+        peer.sendall(10 * encode_frame(RESPONSE, HEARTBEAT))
+        assert len(subscription.receive()) == 10
+        assert stream.unsent_size == waiting

@@ -50,6 +50,20 @@ def test_bytes_mean_the_same_however_they_are_cut(size: int) -> None:
     assert output(one) == b"SUB topic channel\nRDY 5\nNOP\n"
 
 
+def test_heartbeats_are_answered_once_and_not_where_something_waits_to_be_sent() -> None:
+    one = connection()
+    output(one)
+    one.receive(encode_frame(RESPONSE, HEARTBEAT) * 50)
+    one.receive(encode_frame(RESPONSE, HEARTBEAT) * 50)
+    assert one.has_output
+    assert output(one) == b"NOP\n"
+    assert not one.has_output
+    one.receive(encode_frame(RESPONSE, HEARTBEAT))
+    one.set_rdy(5, 0.0, 1.0)
+    assert one.take_output(is_sending=True) == [b"RDY 5\n"]
+    assert not one.has_output
+
+
 @pytest.mark.parametrize(
     ("data", "error"),
     [

@@ -96,6 +96,28 @@ def test_a_heartbeat_is_answered_while_waiting(start_peer: StartPeer, shared: Sh
     publish(options(start_peer(ask_before_answering)), shared, request())
 
 
+def test_a_heartbeat_is_no_answer(start_peer: StartPeer, shared: Shared) -> None:
+    def only_ask(peer: Peer) -> None:
+        peer.identify()
+        peer.read_mpub()
+        while True:
+            peer.answer(b"_heartbeat_")
+            assert peer.read_line() == b"NOP"
+
+    with pytest.raises(PublishError, match=r"no answer within 0\.1 s"):
+        publish(options(start_peer(only_ask), requestTimeout="100ms", retries="0"), shared, request())
+
+
+def test_one_who_only_asks_and_never_reads_is_given_up(start_peer: StartPeer, shared: Shared) -> None:
+    def only_ask(peer: Peer) -> None:
+        peer.identify()
+        while True:
+            peer.send(1000 * encode_frame(RESPONSE, b"_heartbeat_"))
+
+    with pytest.raises(PublishError, match="heartbeats at once"):
+        publish(options(start_peer(only_ask), requestTimeout="5s", retries="0"), shared, request())
+
+
 @pytest.mark.parametrize(
     ("script", "texts"),
     [

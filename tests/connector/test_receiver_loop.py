@@ -15,7 +15,8 @@ from pyspark_nsq.connector.receiver_core import ReceiverCore
 from pyspark_nsq.connector.receiver_loop import ReceiverLoop
 from pyspark_nsq.connector.settings import Address, ConnectionSettings
 from pyspark_nsq.connector.source_state import Limits
-from pyspark_nsq.proto.frames import CLOSE_WAIT, encode_message
+from pyspark_nsq.proto.commands import NOP
+from pyspark_nsq.proto.frames import CLOSE_WAIT, HEARTBEAT, HEARTBEATS_MAX, RESPONSE, encode_frame, encode_message
 
 LIMITS = Limits("c", 1000, 2**28, 2**24, None, None, 0.1, 1.0)
 
@@ -211,6 +212,36 @@ def test_an_nsqd_that_sends_without_end_fills_its_socket_and_is_closed(
     assert running.loop.call(lambda now: running.core.to_connect(now + 600)).result() == []
     running.loop.call(lambda now: running.core.finish(running.core.lane.end, now)).result()
     wait_until(lambda: running.core.sources[source].counts.failed_connections == 2)
+
+
+def test_an_nsqd_that_never_reads_gets_no_answers_to_its_heartbeats(
+    start_peer: StartPeer, start_loop: StartLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_stuck, has_seen_enough = threading.Event(), threading.Event()
+
+    def never_read(peer: Peer) -> None:
+        subscribe(peer)
+        assert is_stuck.wait(20)
+        for number in range(1, 21):
+            peer.send(HEARTBEATS_MAX * encode_frame(RESPONSE, HEARTBEAT))
+            peer.send(encode_message(1, 1, b"%016d" % number, b"body"))
+            wait_until(lambda end=number: running.core.lane.end == end)
+        has_seen_enough.wait(20)
+
+    source = Source("t", start_peer(never_read).address)
+    running = start_loop()
+    running.assign(source)
+    wait_until(lambda: running.observer.subscribed.get(source))
+    (link,) = running.loop._links.values()
+    # More than the kernel takes.
+    running.loop.call(lambda _now: link.stream.queue(bytes(2**25))).result()
+    queued: list[bytes] = []
+    monkeypatch.setattr(link.stream, "queue", lambda *pieces: queued.extend(pieces))
+    is_stuck.set()
+    wait_until(lambda: running.core.lane.end == 20)
+    has_seen_enough.set()
+    assert link.stream.unsent_size > 0
+    assert NOP not in queued
 
 
 def test_an_nsqd_that_never_completes_a_frame_is_dead(start_peer: StartPeer, start_loop: StartLoop) -> None:

@@ -8,16 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspark_nsq.proto.columns import (
-    HEARTBEATS_MAX,
-    MESSAGE_SCHEMA,
-    decode_frames,
-    encode_messages,
-)
+from pyspark_nsq.proto.columns import MESSAGE_SCHEMA, decode_frames, encode_messages
 from pyspark_nsq.proto.errors import WireError
 from pyspark_nsq.proto.frames import (
     ERROR,
     HEARTBEAT,
+    HEARTBEATS_MAX,
     OK,
     RESPONSE,
     Frame,

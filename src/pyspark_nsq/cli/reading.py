@@ -87,7 +87,8 @@ class _Subscription:
         self._received = (self._received + piece)[used:]
         for frame in frames:
             if frame.data == HEARTBEAT and frame.type != MESSAGE:
-                self.send(commands.NOP)
+                self._stream.answer_heartbeat()
+                self.flush()
         return frames
 
     def messages(self) -> list[Message]:
