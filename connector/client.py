@@ -33,6 +33,7 @@ from pyspark_nsq.proto.compression import (
 )
 from pyspark_nsq.proto.errors import WireError
 from pyspark_nsq.proto.frames import Frame, check_frame_size
+from pyspark_nsq.proto.pieces import append_piece
 
 Bytes = bytes | bytearray | memoryview
 
@@ -58,7 +59,7 @@ class NsqdStream:
         # Bytes that were received and not read yet, and where more of them come from without the socket.
         self._received: memoryview = memoryview(b"")
         self._pieces: Iterator[bytes] = iter(())
-        self._unsent: deque[memoryview] = deque()
+        self._unsent: deque[bytes | memoryview] = deque()
         self.unsent_size = 0
 
     def fileno(self) -> int:
@@ -144,7 +145,7 @@ class NsqdStream:
             pieces = (compressor.compress(b"".join(pieces)),)
         for piece in pieces:
             if len(piece):
-                self._unsent.append(memoryview(piece).cast("B"))
+                append_piece(self._unsent, memoryview(piece).cast("B"))
                 self.unsent_size += len(piece)
 
     def answer_heartbeat(self) -> None:
@@ -177,7 +178,7 @@ class NsqdStream:
         while size:
             piece = self._unsent.popleft()
             if size < len(piece):
-                self._unsent.appendleft(piece[size:])
+                self._unsent.appendleft(memoryview(piece)[size:])
                 return
             size -= len(piece)
 

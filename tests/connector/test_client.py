@@ -1,6 +1,9 @@
 """Connections over real sockets, to peers that follow a script."""
 
+import itertools
 import socket
+import threading
+import tracemalloc
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
@@ -67,6 +70,28 @@ def test_without_blocking_what_does_not_go_out_is_queued(start_peer: StartPeer) 
         assert read_exactly(stream, 2) == b"!?"
 
 
+def test_what_waits_in_many_small_pieces_takes_little_more_than_its_size_and_goes_out_in_order() -> None:
+    count, size = 100_000, len(b"FIN 0123456789abcdef\n")
+    sock, peer = socket.socketpair()
+    with peer, closing(NsqdStream(Address("127.0.0.1", 4150), sock)) as stream:
+        stream.settimeout(0)
+        tracemalloc.start()
+        try:
+            stream.queue(BIG)
+            assert not stream.flush()
+            for number in range(count):
+                stream.queue(b"FIN %016d\n" % number)
+            assert tracemalloc.get_traced_memory()[0] < 2 * count * size
+        finally:
+            tracemalloc.stop()
+        received = b""
+        while not stream.flush():
+            received += peer.recv(2**20)
+        sock.shutdown(socket.SHUT_WR)
+        received += b"".join(iter(lambda: peer.recv(2**20), b""))
+    assert received == BIG + b"".join(b"FIN %016d\n" % number for number in range(count))
+
+
 def test_the_end_is_empty(start_peer: StartPeer) -> None:
     with connected(start_peer(lambda peer: peer.identify())) as stream:
         assert stream.wait_readable(10)
@@ -104,6 +129,40 @@ def test_tls_is_verified(start_peer: StartPeer, certificates: Certificates) -> N
             with suppress(BlockingIOError):
                 received += stream.read(1000)
         assert received == BIG
+
+
+def test_under_tls_a_piece_that_waits_may_grow(start_peer: StartPeer, certificates: Certificates) -> None:
+    context, may_read, received = certificates.server_context(), threading.Event(), bytearray()
+
+    def read_late(peer: Peer) -> None:
+        peer.identify(tls_v1=True)
+        peer.start_tls(context)
+        assert may_read.wait(20)
+        while not received.endswith(b"end\n"):
+            received.extend(peer.socket.recv(65536))
+        peer.send(b"!")
+
+    trusting = Security(tls=True, tls_ca_file=str(certificates.authority))
+    with connected(start_peer(read_late), ConnectionSettings(security=trusting)) as stream:
+        stream.settimeout(0)
+        sent: list[bytes] = []
+
+        def send(piece: bytes) -> bool:
+            sent.append(piece)
+            stream.queue(piece)
+            return stream.flush()
+
+        numbers = itertools.count()
+        while send(b"%07d\n" % next(numbers) * 100):
+            pass
+        for _ in range(20):
+            assert not send(b"%07d\n" % next(numbers) * 100)
+        assert not send(b"end\n")
+        may_read.set()
+        stream.settimeout(10)
+        assert stream.flush()
+        assert read_exactly(stream, 1) == b"!"
+    assert received == b"".join(sent)
 
 
 @pytest.mark.parametrize(
