@@ -6,6 +6,7 @@ import ssl
 import time
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import islice
 from typing import Final
 
@@ -39,6 +40,8 @@ Bytes = bytes | bytearray | memoryview
 
 # How many bytes are taken from the socket at once to be decompressed.
 _COMPRESSED_SIZE: Final = 256 * 1024
+# So often at most before a byte comes out; five records of TLS make a chunk of Snappy.
+_RECEIVES_MAX: Final = 16
 # The most pieces that are handed to the kernel in one call; it takes at least 1,024.
 _PIECES_MAX: Final = 512
 
@@ -86,13 +89,18 @@ class NsqdStream:
     def read_into(self, buffer: bytearray | memoryview) -> int:
         """Fill the start of the buffer with what there is, and say how much; 0 is the end of the stream.
 
-        Without bytes ``BlockingIOError`` or ``TimeoutError``, as ``settimeout`` says.
+        Without bytes ``BlockingIOError`` or ``TimeoutError``, as ``settimeout`` says. Who never waits receives a few
+        times at most: of what is compressed any amount may hold no byte.
         """
         if not len(self._received) and self._decompressor is None:
             return self._receive(memoryview(buffer))
+        receives = 0
         while not len(self._received) and not self._next_piece():
+            if receives == _RECEIVES_MAX and self._socket.gettimeout() == 0:
+                raise BlockingIOError
             if not self._decompress_more():
                 return 0
+            receives += 1
         size = min(len(buffer), len(self._received))
         memoryview(buffer)[:size] = self._received[:size]
         self._received = self._received[size:]
@@ -262,12 +270,14 @@ def _read_frame(stream: NsqdStream, deadline: float) -> Frame:
 
 def _read_exactly(stream: NsqdStream, size: int, deadline: float) -> bytes:
     data = b""
+    stream.settimeout(0)
     while len(data) < size:
-        stream.settimeout(_left(deadline))
-        piece = stream.read(size - len(data))
-        if not piece:
-            raise ConnectionResetError("it closed the connection")
-        data += piece
+        stream.wait_readable(_left(deadline))
+        with suppress(BlockingIOError):
+            piece = stream.read(size - len(data))
+            if not piece:
+                raise ConnectionResetError("it closed the connection")
+            data += piece
     return data
 
 

@@ -3,6 +3,7 @@
 import itertools
 import socket
 import threading
+import time
 import tracemalloc
 import zlib
 from collections.abc import Callable, Iterator
@@ -13,12 +14,14 @@ from scripted_nsqd import Certificates, Peer, ScriptedNsqd
 
 from pyspark_nsq.connector.client import NsqdStream, connect
 from pyspark_nsq.connector.errors import ConnectError, SecurityError
+from pyspark_nsq.connector.handshake import StartSnappy
 from pyspark_nsq.connector.settings import Address, ConnectionSettings, Secret, Security
 from pyspark_nsq.proto.compression import SnappyCompressor, SnappyDecompressor
 from pyspark_nsq.proto.frames import ERROR, encode_frame
 
 StartPeer = Callable[..., ScriptedNsqd]
 BIG = bytes(range(256)) * 4096
+SNAPPY_START, SNAPPY_PADDING = b"\xff\x06\x00\x00sNaPpY", b"\xfe\x04\x00\x00\x00\x00\x00\x00"
 
 
 @contextmanager
@@ -296,6 +299,43 @@ def test_peers_that_are_no_nsqd(start_peer: StartPeer, script: Callable[[Peer], 
     with pytest.raises(ConnectError, match=words) as caught:
         connect(peer.address, ConnectionSettings(), 10)
     assert str(peer.address) in str(caught.value)
+
+
+class EndlessWrapping:
+    """A socket to which Snappy's padding comes without end."""
+
+    def __init__(self) -> None:
+        self.reads = 0
+
+    def gettimeout(self) -> float:
+        return 0.0
+
+    def recv_into(self, view: memoryview) -> int:
+        self.reads += 1
+        assert self.reads < 100, "nothing else gets its turn"
+        data = SNAPPY_START + SNAPPY_PADDING if self.reads == 1 else SNAPPY_PADDING
+        view[: len(data)] = data
+        return len(data)
+
+
+def test_what_holds_no_byte_however_much_of_it_comes_does_not_keep_anybody_waiting() -> None:
+    stream = NsqdStream(Address("127.0.0.1", 4150), EndlessWrapping())  # type: ignore[arg-type]
+    stream.take(StartSnappy(), ConnectionSettings())
+    with pytest.raises(BlockingIOError):
+        stream.read(1)
+
+
+def drip_padding(peer: Peer) -> None:
+    peer.identify(snappy=True)
+    peer.send(SNAPPY_START)
+    while True:
+        peer.send(SNAPPY_PADDING)
+        time.sleep(0.02)
+
+
+def test_padding_without_end_is_no_part_of_a_handshake(start_peer: StartPeer) -> None:
+    with pytest.raises(ConnectError, match="connectTimeout"):
+        connect(start_peer(drip_padding).address, ConnectionSettings(snappy=True), 0.3)
 
 
 def drip(peer: Peer) -> None:
