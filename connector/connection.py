@@ -92,6 +92,8 @@ class Connection:
         self.recent_fins_min = RECENT_FINS_MIN
         self._recent_fins = bytearray()
         self._unsent_fins = 0
+        # Commands on messages, which nsqd answers only where it refuses them, less those that it has refused.
+        self._refusable = 0
         self._output.append(commands.sub(source.topic, channel))
 
     def receive(self, data: Bytes) -> Events:
@@ -133,7 +135,7 @@ class Connection:
             events.failed.append(self._failed(frame.data))
         elif frame.data == HEARTBEAT:
             self._is_asked = True
-        elif frame.data == CLOSE_WAIT:
+        elif frame.data == CLOSE_WAIT and self.closing and not self.closed_by_nsqd:
             self.closed_by_nsqd = True
         elif frame.data == OK and self._replies:
             message_id = self._replies.popleft()
@@ -142,13 +144,19 @@ class Connection:
             else:
                 events.published.append(message_id)
         else:
-            raise WireError(f"an answer to nothing that was asked: {frame.data[:60]!r}")
+            raise self._unasked(frame.data)
+
+    def _unasked(self, answer: bytes) -> WireError:
+        return WireError(f"an answer to nothing that was asked: {answer[:60]!r}")
 
     def _failed(self, error: bytes) -> Failed:
         """The command that came too late; any other error is fatal, and raised."""
         for word in (FIN, TOUCH, REQ):
             prefix = b"E_%b_FAILED %b " % (word, word)
             if error.startswith(prefix) and len(error) >= len(prefix) + MESSAGE_ID_SIZE:
+                if not self._refusable:
+                    raise self._unasked(error)
+                self._refusable -= 1
                 return Failed(word, error[len(prefix) : len(prefix) + MESSAGE_ID_SIZE])
         raise self._fatal(error)
 
@@ -194,7 +202,7 @@ class Connection:
 
     def finish(self, ids: Ids) -> None:
         count = len(ids) // MESSAGE_ID_SIZE
-        self._output.append(encode_run(FIN, ids))
+        self._send_run(FIN, ids)
         self.in_flight -= count
         self._unsent_fins += count
         self._recent_fins += ids
@@ -202,11 +210,15 @@ class Connection:
         del self._recent_fins[: max(0, len(self._recent_fins) - remembered)]
 
     def touch(self, ids: Ids) -> None:
-        self._output.append(encode_run(TOUCH, ids))
+        self._send_run(TOUCH, ids)
 
     def requeue(self, ids: Ids) -> None:
-        self._output.append(encode_run(REQ, ids, 0))
+        self._send_run(REQ, ids, 0)
         self.in_flight -= len(ids) // MESSAGE_ID_SIZE
+
+    def _send_run(self, word: bytes, ids: Ids, delay_ms: int | None = None) -> None:
+        self._output.append(encode_run(word, ids, delay_ms))
+        self._refusable += len(ids) // MESSAGE_ID_SIZE
 
     def publish(self, topic: str, message_id: bytes, body: bytes) -> None:
         """Publish here what was received here; ``Events.published`` says when nsqd has it."""

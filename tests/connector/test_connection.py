@@ -9,7 +9,7 @@ from pyspark_nsq.connector.errors import ConnectError, RefusedError
 from pyspark_nsq.connector.handshake import ServerFacts
 from pyspark_nsq.connector.settings import Address
 from pyspark_nsq.proto.errors import WireError
-from pyspark_nsq.proto.frames import ERROR, HEARTBEAT, OK, RESPONSE, encode_frame, encode_message
+from pyspark_nsq.proto.frames import CLOSE_WAIT, ERROR, HEARTBEAT, OK, RESPONSE, encode_frame, encode_message
 
 FRAME_SIZE_MAX = 10_000
 SIZES = [1, 0, 50, 9_000, 7]
@@ -29,7 +29,7 @@ STREAM = (
     encode_frame(RESPONSE, OK)
     + b"".join(encode_message(1, 1, message_id, b"x" * size) for message_id, size in zip(IDS, SIZES, strict=True))
     + encode_frame(RESPONSE, HEARTBEAT)
-    + encode_frame(ERROR, b"E_FIN_FAILED FIN " + IDS[0] + b" failed ID not in flight")
+    + encode_frame(ERROR, b"E_TOUCH_FAILED TOUCH " + IDS[0] + b" failed ID not in flight")
 )
 
 
@@ -37,6 +37,7 @@ STREAM = (
 def test_bytes_mean_the_same_however_they_are_cut(size: int) -> None:
     one = connection()
     one.set_rdy(5, 0.0, 1.0)
+    one.touch(IDS[0])
     ids, sizes, failed = [], [], []
     for start in range(0, len(STREAM), size):
         events = one.receive(STREAM[start : start + size])
@@ -44,10 +45,10 @@ def test_bytes_mean_the_same_however_they_are_cut(size: int) -> None:
         sizes += [len(body) for body in events.messages.column("body").to_pylist()]
         failed += events.failed
     assert (ids, sizes) == (IDS, SIZES)
-    assert [(each.word, each.message_id) for each in failed] == [(b"FIN", IDS[0])]
+    assert [(each.word, each.message_id) for each in failed] == [(b"TOUCH", IDS[0])]
     assert one.subscribed
     assert one.in_flight == 5
-    assert output(one) == b"SUB topic channel\nRDY 5\nNOP\n"
+    assert output(one) == b"SUB topic channel\nRDY 5\nTOUCH %b\nNOP\n" % IDS[0]
 
 
 def test_heartbeats_are_answered_once_and_not_where_something_waits_to_be_sent() -> None:
@@ -76,11 +77,34 @@ def test_heartbeats_are_answered_once_and_not_where_something_waits_to_be_sent()
         (encode_frame(ERROR, b"E_BAD_TOPIC SUB topic name is not valid"), RefusedError),
         (encode_frame(ERROR, b"E_UNAUTHORIZED AUTH failed for SUB"), ConnectError),
         (encode_frame(ERROR, b"E_FIN_FAILED FIN short"), RefusedError),
+        (encode_frame(ERROR, b"E_FIN_FAILED FIN " + IDS[0]), WireError),
+        (encode_frame(RESPONSE, CLOSE_WAIT), WireError),
     ],
 )
 def test_what_no_nsqd_says_and_fatal_errors_end_the_connection(data: bytes, error: type[Exception]) -> None:
     with pytest.raises(error):
         connection().receive(data)
+
+
+def test_no_more_commands_are_refused_than_were_sent() -> None:
+    """What is refused is remembered, and takes time in which nobody else is heard."""
+    one = connection()
+    one.finish(IDS[0] + IDS[1])
+    one.touch(IDS[2])
+    one.requeue(IDS[3])
+    refusals = [encode_frame(ERROR, b"E_FIN_FAILED FIN " + message_id) for message_id in IDS]
+    assert [each.message_id for each in one.receive(b"".join(refusals[:4])).failed] == IDS[:4]
+    with pytest.raises(WireError, match="an answer to nothing that was asked: b'E_FIN_FAILED"):
+        one.receive(refusals[4])
+
+
+def test_it_is_closed_once() -> None:
+    one = connection()
+    one.close()
+    one.receive(encode_frame(RESPONSE, CLOSE_WAIT))
+    assert one.closed_by_nsqd
+    with pytest.raises(WireError, match="an answer to nothing that was asked: b'CLOSE_WAIT'"):
+        one.receive(encode_frame(RESPONSE, CLOSE_WAIT))
 
 
 def test_what_rdy_allowed_counts_until_nsqd_has_read_the_new_one() -> None:
