@@ -30,7 +30,8 @@ _PAUSE_S: Final = 0.005
 _CONNECT_THREADS: Final = 8
 # How long nsqd has to answer CLS, and then to read the last commands.
 _CLOSE_S: Final = 2.0
-# So many bytes may wait for an nsqd that reads nothing: the FINs of three million messages.
+# So many bytes may wait for an nsqd that reads nothing: the FINs of three million messages. With one that reads, but
+# more slowly than it makes us answer, nothing more is received meanwhile.
 _UNSENT_MAX: Final = 64 * 1024 * 1024
 # nsqd sends heartbeats; after so many intervals without a whole frame the connection is dead, whatever TCP says.
 _SILENT_INTERVALS: Final = 2.5
@@ -245,7 +246,7 @@ class ReceiverLoop:
     def _read(self, link: _Link, now: float) -> None:
         if link.connection not in self._links:
             return
-        if not self._core.may_read(link.connection, now):
+        if link.stream.unsent_size > _UNSENT_MAX or not self._core.may_read(link.connection, now):
             link.heard_at = now
             self._held.add(link)
             return

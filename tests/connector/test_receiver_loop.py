@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 from scripted_nsqd import Peer, Script, ScriptedNsqd
 
+from pyspark_nsq.connector import client, receiver_loop
 from pyspark_nsq.connector.attempts import Attempt, Attempts
+from pyspark_nsq.connector.client import NsqdStream
 from pyspark_nsq.connector.connection import Source
 from pyspark_nsq.connector.receiver_core import ReceiverCore
 from pyspark_nsq.connector.receiver_loop import ReceiverLoop
@@ -242,6 +244,40 @@ def test_an_nsqd_that_never_reads_gets_no_answers_to_its_heartbeats(
     has_seen_enough.set()
     assert link.stream.unsent_size > 0
     assert NOP not in queued
+
+
+class ReluctantStream(NsqdStream):
+    """To an nsqd that, after the handshake, takes one byte each time that it is offered any."""
+
+    def flush(self) -> bool:
+        if self._socket.gettimeout() != 0:
+            return super().flush()
+        if self._unsent:
+            self._sent(self._socket.send(self._unsent[0][:1]))
+        return not self._unsent
+
+
+def test_who_reads_more_slowly_than_dead_letters_are_made_of_its_messages_is_not_read(
+    start_peer: StartPeer, start_loop: StartLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unsent_max, piece = 2**20, 2**20
+    monkeypatch.setattr(receiver_loop, "_UNSENT_MAX", unsent_max)
+    monkeypatch.setattr(client, "NsqdStream", ReluctantStream)
+
+    def send_poison(peer: Peer) -> None:
+        subscribe(peer)
+        assert peer.read_line().startswith(b"RDY ")
+        for number in range(100):
+            peer.send(encode_message(1, 9, b"%016d" % number, bytes(2**18)))
+        peer.read(2**30)
+
+    nsqd = start_peer(send_poison)
+    running = start_loop(replace(LIMITS, attempts_max=2, dead_letter_topic="dead"))
+    running.assign(Source("t", nsqd.address))
+    wait_until(lambda: running.loop.call(lambda _now: bool(running.loop._held)).result())
+    (link,) = running.loop._links.values()
+    assert unsent_max < link.stream.unsent_size < unsent_max + 2 * piece
+    nsqd.close()
 
 
 def test_an_nsqd_that_never_completes_a_frame_is_dead(start_peer: StartPeer, start_loop: StartLoop) -> None:
