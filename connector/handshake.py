@@ -28,9 +28,12 @@ _REFUSABLE: Final = (
 
 @dataclass(frozen=True)
 class Send:
-    """Send these bytes, then hand in the next frame."""
+    """Send these bytes, among which may be a secret, then hand in the next frame."""
 
     data: bytes
+
+    def __repr__(self) -> str:
+        return f"Send(<{len(self.data)} bytes>)"
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ from pyspark_nsq.connector.beginning import Beginning
 from pyspark_nsq.connector.channels import Guard
 from pyspark_nsq.connector.errors import DiscoveryError, OptionError
 from pyspark_nsq.connector.executors import StartPartition
+from pyspark_nsq.connector.handshake import Send
 from pyspark_nsq.connector.http_json import fetch_json
 from pyspark_nsq.connector.options import parse_sink_options, parse_source_options
 from pyspark_nsq.connector.receiver import Setup
@@ -41,6 +42,8 @@ from pyspark_nsq.connector.source_state import Limits
 from pyspark_nsq.connector.ways import Starting, Way
 from pyspark_nsq.proto import commands
 from pyspark_nsq.proto.frames import ERROR, OK, RESPONSE, Frame, split_frames
+from pyspark_nsq.proto.parser import CommandParser
+from pyspark_nsq.proto.parser import Limits as ParserLimits
 from pyspark_nsq.testing import local_nsq
 
 SECRET, PASSWORD = "rather-not-told-95b2", "nor-this-4d81"
@@ -161,8 +164,11 @@ def test_values_do_not_show_their_secrets() -> None:
     options = {"topic": "t", "nsqdTcpAddresses": "a:1", "authSecret": SECRET}
     source = parse_source_options(options | {"channel": "c", "tls": "true"})
     values: list[Any] = [source, parse_sink_options(options), Secret(SECRET), Security(auth_secret=Secret(SECRET))]
-    values += [commands, HttpAuth(lambda _question: None, lambda: 0, tls=True)]
+    values += [HttpAuth(lambda _question: None, lambda: 0, tls=True)]
     values += [AuthQuestion(SECRET.encode(), "127.0.0.1", tls=True, common_name="")]
+    auth = commands.auth(SECRET.encode())
+    assert SECRET in repr(auth)
+    values += [Send(auth), *CommandParser(ParserLimits()).feed(auth)]
     _expect_silence(values)
 
 

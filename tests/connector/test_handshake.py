@@ -44,6 +44,13 @@ def test_each_step_waits_for_the_one_before() -> None:
     assert handshake.receive(Frame(RESPONSE, b'{"permission_count":1}')) is None
 
 
+def test_a_step_does_not_show_the_secret_that_it_sends() -> None:
+    handshake = begin(secret=b"sesame")
+    step = handshake.receive(answer(auth_required=True))
+    assert step == Send(b"AUTH\n\x00\x00\x00\x06sesame")
+    assert repr(step) == str(step) == "Send(<15 bytes>)"
+
+
 def test_snappy() -> None:
     handshake = begin(ConnectionSettings(snappy=True))
     assert handshake.receive(answer(snappy=True)) == StartSnappy()
