@@ -8,16 +8,17 @@ ARG BASE_IMAGE=python:3.11-slim
 FROM ${BASE_IMAGE} AS build
 WORKDIR /build
 RUN python3 -m venv /opt/nsq
-# Dependencies first: they change less often than the code.
+# Dependencies first: they change less often than the code. With them comes a pip that can pin what a build needs.
 COPY constraints.txt ./
 RUN /opt/nsq/bin/python -m pip install --no-cache-dir --disable-pip-version-check -q \
-        $(grep -E '^(numpy|cramjam|isal|gevent|greenlet|zope\.event|zope\.interface)==' constraints.txt)
+        $(grep -E '^(pip|numpy|cramjam|isal|gevent|greenlet|zope\.event|zope\.interface)==' constraints.txt)
 COPY pyproject.toml README.md LICENSE ./
 COPY src src
 COPY broker broker
 COPY connector connector
 COPY proto proto
-RUN /opt/nsq/bin/python -m pip install --no-cache-dir --disable-pip-version-check -q -c constraints.txt '.[broker,fast]' \
+RUN /opt/nsq/bin/python -m pip install --no-cache-dir --disable-pip-version-check -q \
+        -c constraints.txt --build-constraint constraints.txt '.[broker,fast]' \
     && /opt/nsq/bin/python -m pip uninstall -q -y pip setuptools \
     # Tests, headers and sources for C compilers: half of the size.
     && find /opt/nsq -type d \( -name tests -o -name testing -o -name f2py -o -name include \) \
@@ -37,7 +38,8 @@ COPY connector connector
 COPY proto proto
 # A pip as old as Debian's cannot do with constraints what this needs.
 RUN /opt/nsq/bin/python -m pip install --no-cache-dir --disable-pip-version-check -q $(grep '^pip==' constraints.txt) \
-    && /opt/nsq/bin/python -m pip install --no-cache-dir -q -c constraints.txt '.[notebook]'
+    && /opt/nsq/bin/python -m pip install --no-cache-dir --disable-pip-version-check -q \
+        -c constraints.txt --build-constraint constraints.txt '.[notebook]'
 WORKDIR /home/nsq/notebooks
 COPY --chown=10001 notebooks ./
 USER 10001

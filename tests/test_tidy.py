@@ -8,6 +8,7 @@ from importlib.metadata import distributions
 from itertools import chain
 from pathlib import Path
 
+import hatchling.build
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -111,11 +112,16 @@ def test_the_changelog_has_a_place_for_what_comes_next(root: Path) -> None:
     assert "\n## [Unreleased]\n" in (root / "CHANGELOG.md").read_text()
 
 
-def test_every_dependency_is_pinned_within_its_range(root: Path) -> None:
+def test_every_dependency_is_pinned_within_its_range(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     project = tomllib.loads((root / "pyproject.toml").read_text())
     pins = dict(line.lower().split("==") for line in (root / "constraints.txt").read_text().splitlines())
+    monkeypatch.chdir(root)
     lists = [
         project["build-system"]["requires"],
+        # What the build's own environment gets beside these, where nobody sees it.
+        hatchling.build.get_requires_for_build_sdist(),
+        hatchling.build.get_requires_for_build_wheel(),
+        hatchling.build.get_requires_for_build_editable(),
         project["project"]["dependencies"],
         *project["project"]["optional-dependencies"].values(),
         *project["dependency-groups"].values(),
@@ -132,6 +138,15 @@ def test_everything_that_is_installed_is_pinned(root: Path) -> None:
     installed = {canonicalize_name(each.name): each.version for each in distributions()}
     del installed["pyspark-nsq"]
     assert installed.items() - pinned.items() == set()
+
+
+def test_what_builds_for_us_is_pinned_where_it_is_not_seen(root: Path) -> None:
+    """pip takes the newest for a build's environment, unless it is told otherwise."""
+    for name in ("tools/setup.sh", "Dockerfile"):
+        commands = re.sub(r"\\\n", "", (root / name).read_text()).splitlines()
+        builds = [line for line in commands if re.search(r"install .*-c constraints\.txt", line)]
+        assert builds
+        assert all("--build-constraint constraints.txt" in line for line in builds), name
 
 
 def test_ranges_promise_no_version_that_generated_code_refuses(root: Path) -> None:
