@@ -121,8 +121,8 @@ def test_the_named_python_has_to_be_new_enough(tmp_path: Path) -> None:
 def checkout(tmp_path: Path) -> Path:
     """A folder whose .venv has a Python that only notes its arguments."""
     make_program(tmp_path / ".venv" / "bin" / "python", 'echo "$*" >>calls')
-    for name in ("pyproject.toml", ".venv/pyvenv.cfg"):
-        (tmp_path / name).touch()
+    (tmp_path / "pyproject.toml").touch()
+    (tmp_path / ".venv" / "pyvenv.cfg").write_text(f"command = /usr/bin/python3 -m venv --clear {tmp_path}/.venv\n")
     (tmp_path / "constraints.txt").write_text("pip==25.0\n")
     return tmp_path
 
@@ -153,6 +153,31 @@ def test_the_demo_needs_no_tools_of_developers_and_is_content_with_them(checkout
     assert set_up(checkout, "notebook")[1][2].endswith("constraints.txt -e .[notebook]")
     (checkout / ".venv" / "set-up-demo").unlink()
     assert set_up(checkout, "demo") == ("", [])
+
+
+def test_a_checkout_that_was_moved_gets_a_new_venv(checkout: Path) -> None:
+    """The programs in the old one name the Python of the old place."""
+    set_up(checkout, "dev")
+    moved = checkout.rename(checkout.with_name(f"{checkout.name}-moved"))
+    make_instead = f"make_venv() {{ echo made >>calls; echo 'command = x -m venv {moved}/.venv' >.venv/pyvenv.cfg; }}"
+    for _ in range(2):
+        ran = bash(moved, f"{make_instead}; set_up dev")
+        assert ran.returncode == 0, ran.stderr
+    calls = (moved / "calls").read_text().splitlines()
+    assert calls.count("made") == 1
+    assert calls[-1].endswith("-e .[demo]")
+
+
+def test_a_venv_is_known_by_its_place(tmp_path: Path) -> None:
+    place = tmp_path / "a b [c]"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", place / ".venv"], check=True)
+    link = tmp_path / "link"
+    link.symlink_to(place)
+    assert bash(place, "is_venv_of_here").returncode == 0
+    assert bash(link, "[[ $PWD == */link ]] && is_venv_of_here", PWD=str(link)).returncode == 0
+    moved = place.rename(tmp_path / "moved")
+    assert bash(moved, "is_venv_of_here").returncode == 1
+    assert bash(tmp_path, "is_venv_of_here").returncode != 0
 
 
 def test_who_waited_for_another_set_up_does_not_repeat_it(checkout: Path) -> None:

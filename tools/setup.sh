@@ -2,7 +2,7 @@
 
 # Everything the environment is made from; set-up is skipped while this has not changed.
 fingerprint() {
-    cat pyproject.toml constraints.txt .venv/pyvenv.cfg <(pwd) 2>/dev/null | sha256sum
+    cat pyproject.toml constraints.txt .venv/pyvenv.cfg <(pwd -P) 2>/dev/null | sha256sum
 }
 
 make_venv() {
@@ -14,6 +14,11 @@ make_venv() {
             die "$python cannot make virtual environments. Install the module: sudo apt-get install $version-venv"
     fi
     "$python" -m venv --clear .venv
+}
+
+# .venv was made in this folder: its programs name the Python of the place where it was made.
+is_venv_of_here() {
+    grep -qF -- " $(pwd -P)/.venv" .venv/pyvenv.cfg 2>/dev/null
 }
 
 # is_set_up WHAT: .venv was made for that, from what the files say now. Who develops has what the demo needs.
@@ -38,7 +43,7 @@ set_up() {
 fill_venv() {
     local -a pip=(.venv/bin/python -m pip --disable-pip-version-check --quiet) what=(-e ".[$1]")
     [[ $1 != dev ]] || what=(--group dev -e ".[demo]")
-    .venv/bin/python -m pip --version >/dev/null 2>&1 || make_venv
+    is_venv_of_here && .venv/bin/python -m pip --version >/dev/null 2>&1 || make_venv
     # A pip as old as Debian's knows neither dependency groups nor constraints for what a build needs.
     "${pip[@]}" install "$(grep '^pip==' constraints.txt)"
     "${pip[@]}" install -c constraints.txt --build-constraint constraints.txt "${what[@]}"
