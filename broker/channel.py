@@ -53,6 +53,7 @@ class Consumer:
         self.finish_count = 0
         self.requeue_count = 0
         self.in_flight = InFlight()
+        self.departed = False
 
 
 class Channel:
@@ -161,6 +162,7 @@ class Channel:
         if consumer not in self.consumers:
             return
         self.consumers.remove(consumer)
+        consumer.departed = True
         if consumer.nearness.counter:
             self._counted[consumer.nearness.counter] += consumer.message_count
         if consumer.in_flight_count:
@@ -173,13 +175,13 @@ class Channel:
         to send, in buffers (bytes or memoryview), and how many messages they are. All are in flight when this returns.
 
         At least one message when one is there, however large; after the first, `max_bytes` bounds the sum.
-        ([], 0) when paused or nothing waits. Where much is dropped or put aside the channel is ready again: it goes on
-        after others have had their turn.
+        ([], 0) when paused, nothing waits, or it has unsubscribed. Where much is dropped or put aside the channel is
+        ready again: it goes on after others have had their turn.
         """
         buffers: list[Buffer] = []
         left, room = max_messages, max_bytes
         may_look_at = _AT_ONCE
-        if self.paused or self.deleted:
+        if self.paused or self.deleted or consumer.departed:
             return buffers, 0
         deadline = now + consumer.msg_timeout_ns
         while left > 0:

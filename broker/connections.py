@@ -301,6 +301,7 @@ class Connection:
         """End the connection now. May be called again."""
         if self._watch_read is None:
             return
+        self.session.finished = True  # it may still be among those whom the turn is going to hand out messages
         self._leave()
         for watcher in (self._watch_read, self._watch_write):
             if watcher is not None:

@@ -200,8 +200,8 @@ FAULTS = [
     Fault(
         "pause of a channel ignored",
         "broker/channel.py",
-        "if self.paused or self.deleted:",
-        "if self.deleted:",
+        "if self.paused or self.deleted or consumer.departed:",
+        "if self.deleted or consumer.departed:",
         ("control", "paused_channel"),
     ),
     Fault(

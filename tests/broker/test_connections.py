@@ -10,7 +10,7 @@ from simulation.session_world import SECOND, World
 from pyspark_nsq.broker.auth import AuthState, parse_answer
 from pyspark_nsq.broker.connections import Connection, Connections
 from pyspark_nsq.broker.timers import Timers
-from pyspark_nsq.proto.commands import MAGIC_V2, auth, pub
+from pyspark_nsq.proto.commands import MAGIC_V2, auth, pub, rdy, sub
 from pyspark_nsq.proto.frames import RESPONSE, encode_frame
 
 OK = encode_frame(RESPONSE, b"OK")
@@ -40,8 +40,8 @@ class Peer:
         self.world = world
         self.timers = Timers()
         self.answers: list[Callable[[AuthState | None], None]] = []
-        self.read_watcher = Watcher()
-        watchers = iter((self.read_watcher, Watcher()))
+        self.read_watcher, self.write_watcher = Watcher(), Watcher()
+        watchers = iter((self.read_watcher, self.write_watcher))
         loop = SimpleNamespace(io=lambda _fd, _events: next(watchers), now=lambda: world.now / SECOND, idle=Watcher)
         connections = Connections(
             world,
@@ -128,3 +128,26 @@ def test_a_fault_of_ours_behind_an_auth_servers_answer_ends_the_connection(
     monkeypatch.setattr(peer.connection.session, "answer", None)
     answered(parse_answer(GRANT, peer.world.now))
     assert peer.heard() == b""
+
+
+def test_who_is_closed_in_the_turn_in_which_it_asks_for_more_gets_nothing(make_peer: Callable[..., Peer]):
+    """What it got nobody would ever give to another: no time-out, no channel knows of it."""
+    peer = make_peer()
+    peer.say(MAGIC_V2 + sub("t", "c") + rdy(2500))
+    topic = peer.world.engine.topics["t"]
+    while not peer.connection.unsent_size:
+        topic.publish([bytes(10_000)], peer.world.now)
+        peer.world.turn.take()
+    channel = topic.channels["c"]
+    assert channel.depth == 0
+    had = channel.in_flight_count
+    topic.publish([b"one more"], peer.world.now)
+    peer.client.sendall(rdy(2400))
+    peer.client.close()
+    assert peer.read_watcher.callback
+    assert peer.write_watcher.callback
+    peer.read_watcher.callback()
+    peer.write_watcher.callback()
+    peer.world.turn.take()
+    assert peer.connection.session.finished
+    assert (channel.depth, channel.in_flight_count) == (1, had)

@@ -187,7 +187,9 @@ class EngineMachine(RuleBasedStateMachine):
         found = self.pick_consumer(data)
         if found is not None:
             name, number = found
-            self.channel(name).unsubscribe(self.channels[name].consumers.pop(number), self.now)
+            consumer = self.channels[name].consumers.pop(number)
+            self.channel(name).unsubscribe(consumer, self.now)
+            assert self.channel(name).deliver(consumer, self.now, 12, 10_000) == ([], 0)
 
     def pick_consumer(self, data: st.DataObject) -> tuple[str, int] | None:
         pairs = [(name, number) for name, channel in self.channels.items() for number in channel.consumers]
