@@ -131,7 +131,8 @@ class Session:
         self._now = now
         self.auth.answer(auth_state)
         backlog, self._backlog = self._backlog, []
-        self._execute(backlog)
+        if not self.finished:
+            self._execute(backlog)
         if not self._is_stopped():
             self._execute(self._parser.feed(b""))
         if not self._is_stopped() and self.wire is not None:

@@ -115,6 +115,24 @@ def test_who_waits_for_an_auth_server_is_not_late(guarded: World):
     assert client.heard()[-1] == CLOSED
 
 
+def test_what_waited_for_a_verdict_is_not_executed_once_the_client_has_failed(make_world: Callable[..., World]):
+    """Nobody would ever take the consumer out of its channel."""
+    world = make_world(auth_http_addresses=("127.0.0.1:1",), sync_every=1)
+    client = greeted(world)
+    client.say(auth(b"secret"))
+    client.session.answer(auth_state(world, ttl=1), world.now)
+    client.say(pub("t", b"x"))
+    (fsync,) = world.sync_jobs
+    world.now += 2 * SECOND
+    client.say(sub("t", "c"))
+    assert client.session.auth.question is not None
+    fsync.error = OSError(5, "Input/output error")
+    world.turn.synced(fsync)
+    assert client.heard()[-1] == CLOSED
+    client.session.answer(auth_state(world), world.now)
+    assert not world.engine.topics["t"].channels
+
+
 def test_who_waits_for_the_disk_is_not_late(make_world: Callable[..., World]):
     world = make_world(sync_every=1)
     client = greeted(world)
