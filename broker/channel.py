@@ -16,18 +16,20 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from pyspark_nsq.broker.backlog import Backlog
+from pyspark_nsq.broker.consumer import Consumer
 from pyspark_nsq.broker.deferred import Deferred
-from pyspark_nsq.broker.inflight import InFlight, Run
+from pyspark_nsq.broker.inflight import Run
 from pyspark_nsq.broker.journal import ChannelState
 from pyspark_nsq.broker.latency import Latency, quantiles
 from pyspark_nsq.broker.message_id import ID_BYTES
 from pyspark_nsq.broker.requeued import Requeued, frames_of
 from pyspark_nsq.broker.segment import Buffer, Segment
 from pyspark_nsq.broker.shared import EPHEMERAL_SUFFIX, NEVER, Shared
-from pyspark_nsq.broker.topology import NOT_LOOKED_AT
 
 if TYPE_CHECKING:
     from pyspark_nsq.broker.topic import Topic
+
+__all__ = ["Channel", "Consumer"]
 
 NOT_IN_FLIGHT: Final = "ID not in flight"
 NOT_OWNER: Final = "client does not own message"
@@ -35,25 +37,6 @@ Failures = list[tuple[bytes, str]]
 _READ_AGAIN_NS: Final = 1_000_000_000
 _AT_ONCE: Final = 4096
 """Of what there may be millions of, so many are looked at before others have their turn."""
-
-
-class Consumer:
-    """What the engine knows of a subscribed client. The server's client derives from it (and calls `__init__`).
-
-    The session sets ready_count, msg_timeout_ns, sample_rate and nearness; the engine keeps the rest.
-    """
-
-    def __init__(self) -> None:
-        self.ready_count = 0
-        self.msg_timeout_ns = 60_000_000_000
-        self.sample_rate = 0
-        self.nearness = NOT_LOOKED_AT
-        self.in_flight_count = 0
-        self.message_count = 0
-        self.finish_count = 0
-        self.requeue_count = 0
-        self.in_flight = InFlight()
-        self.departed = False
 
 
 class Channel:
