@@ -25,6 +25,7 @@ from pyspark_nsq.broker.message_id import ID_BYTES
 from pyspark_nsq.broker.requeued import Requeued, frames_of
 from pyspark_nsq.broker.segment import Buffer, Segment
 from pyspark_nsq.broker.shared import EPHEMERAL_SUFFIX, NEVER, Shared
+from pyspark_nsq.broker.unreadable import UnreadableError
 
 if TYPE_CHECKING:
     from pyspark_nsq.broker.topic import Topic
@@ -62,7 +63,8 @@ class Channel:
         self._requeued = Requeued(topic.store)
         self._fresh = 0  # messages that have left the backlog
         self._serving: Requeued | None = None  # where `_next` found something; None: in the backlog
-        self._waits_for_log = False  # which could not be read
+        self._waits_since = 0  # for the log, which could not be read
+        self._read_again_at = 0
         self._timers: list[int] = []  # when `on_time` will be called, descending
         self._scheduled = NEVER  # the next of them
         self._bounded = self.ephemeral or topic.ephemeral
@@ -197,20 +199,23 @@ class Channel:
             room -= nbytes
         delivered = max(max_messages - left, 0)
         if delivered:
-            self._count_delivered(consumer, delivered, deadline)
+            self._count_delivered(consumer, delivered, now, deadline)
         return buffers, delivered
 
-    def _count_delivered(self, consumer: Consumer, count: int, deadline: int) -> None:
+    def _count_delivered(self, consumer: Consumer, count: int, now: int, deadline: int) -> None:
         self.in_flight_count += count
         consumer.in_flight_count += count
         consumer.message_count += count
-        self._waits_for_log = False
+        if now >= self._read_again_at:
+            self._waits_since = 0
         if deadline < self._scheduled:
             self._schedule(deadline)
 
     def _next(self, now: int) -> tuple[Segment, int, int, int] | None:
         """(segment, index, count, extra attempts) of what is to be delivered next; extra is 0 for fresh messages and
         those that come from being deferred, which nobody has seen yet."""
+        if now < self._read_again_at:
+            return None
         try:
             return self._find(now)
         except OSError as error:
@@ -218,12 +223,15 @@ class Channel:
             return None
 
     def _wait_for_log(self, error: OSError, now: int) -> None:
-        """Nothing can be read now; nothing is lost either."""
-        if not self._waits_for_log:
-            self._waits_for_log = True
+        """Nothing can be read now; nothing is lost either, as long as that may change."""
+        if not self._waits_since:
+            self._waits_since = now
             self._shared.options.log("error", f"TOPIC({self.topic.name}): failed to read - {error}")
-        if now + _READ_AGAIN_NS < self._scheduled:
-            self._schedule(now + _READ_AGAIN_NS)
+        if isinstance(error, UnreadableError) and now - self._waits_since >= error.patience_ns:
+            self.topic.store.step_over(error)
+        self._read_again_at = now + _READ_AGAIN_NS
+        if self._read_again_at < self._scheduled:
+            self._schedule(self._read_again_at)
 
     def _find(self, now: int) -> tuple[Segment, int, int, int] | None:
         put_aside = 0
@@ -376,7 +384,7 @@ class Channel:
         while self._timers and self._timers[-1] <= now:
             self._timers.pop()
         self._scheduled = self._timers[-1] if self._timers else NEVER
-        if self._waits_for_log:
+        if self._waits_since:
             self._note_ready()
         for entry in self._deferred.take_due(now, _AT_ONCE):
             self._requeue(entry.segment, entry.seq, entry.messages, entry.extra)

@@ -46,6 +46,11 @@ class Files:
     def rename(self, old: str, new: str) -> None:
         os.rename(old, new)
 
+    def link(self, path: str, other: str) -> None:
+        """Give the file another name as well, unless that exists."""
+        with contextlib.suppress(FileExistsError):
+            os.link(path, other)
+
     def remove(self, path: str) -> None:
         """Nothing when it does not exist."""
         with contextlib.suppress(FileNotFoundError):

@@ -8,7 +8,6 @@ the previous one ends.
 from __future__ import annotations
 
 import bisect
-import errno
 import os
 import re
 import secrets
@@ -20,13 +19,12 @@ from pyspark_nsq.broker.files import Files
 from pyspark_nsq.broker.log_file import INDEX_EVERY, LogFile, Scan
 from pyspark_nsq.broker.open_logs import OpenLogs
 from pyspark_nsq.broker.segment import RECORD_HEADER_SIZE, Buffer, Segment
+from pyspark_nsq.broker.unreadable import UnreadableError
 
 CHUNK_MIN: Final = 64 * 1024
 CHUNK_MAX: Final = 1024 * 1024
 """Reading ahead starts small (there may be thousands of channels) and doubles while a reader goes on."""
 _HINTS_MAX: Final = 64
-_GONE: Final = (errno.ENOENT, errno.EIO)
-"""What cannot be read because of one of these never can; too few file descriptors or too little memory do not last."""
 _NAME: Final = re.compile(r"(\d{20})-([0-9a-f]{8})\.log")
 
 Checkpoint = tuple[int, int, int, int]
@@ -215,7 +213,8 @@ class Log:
 
     def read(self, seq: int, stop: int) -> list[Segment]:
         """Segments from the one that holds message `seq` on, about a chunk of them. Where data is damaged or gone the
-        first begins later; [] when nothing before `stop` is left. OSError when it may work another time."""
+        first begins later; [] when nothing before `stop` is left. OSError when it may work another time; for how long
+        that is hoped of an UnreadableError it says itself (see `step_over`)."""
         wanted = seq
         segments: list[Segment] = []
         while seq < stop and not segments:
@@ -229,14 +228,43 @@ class Log:
             file, offset, chunk = place
             try:
                 segments = self._read_chunk(file, seq, offset, chunk)
-            except OSError as error:
-                if error.errno not in _GONE:
-                    raise
+            except FileNotFoundError as error:
                 self._warn(f"{file.path}: {error}")
+            except OSError:
+                self._close_reader()  # somebody may take the file away
+                raise
             seq = segments[0].base if segments else file.end
         if seq > wanted:
             self._say_missing(wanted, seq)
         return segments
+
+    def step_over(self, error: UnreadableError) -> None:
+        """Give up the messages in what the disk cannot read, if it reads something else of the file. That is kept, also
+        when nobody needs the rest of it any more: with other means more may be read."""
+        file = next((file for file in self.log_files if file.path == error.path), None)
+        if file is None:
+            return
+        known = bool(file.holes)
+        try:
+            hole = file.holes.give_up(self._files, self._open_reader(file), error)
+        except OSError:  # that is all right while it does not last either
+            return
+        finally:
+            self._close_reader()
+        if hole is not None:
+            self._warn(f"{file.path}: stepped over bytes {hole[0]} to {hole[1] - 1}, which the disk cannot read")
+            if not known:
+                self._keep(file)
+
+    def _keep(self, file: LogFile) -> None:
+        kept = f"{file.path}.bad"
+        try:
+            self._files.link(file.path, kept)
+        except OSError as error:
+            self._warn(f"{file.path} cannot be kept as {kept}: {error}")
+        else:
+            self._warn(f"{file.path} is kept as {kept}")
+            self.unsynced.add(self._directory)
 
     def _say_missing(self, first: int, stop: int) -> None:
         """Once for what is missing before message `stop`, however many ask for a part of it."""

@@ -8,6 +8,7 @@ from typing import Final
 
 from pyspark_nsq.broker.files import Files
 from pyspark_nsq.broker.segment import RECORD_HEADER_SIZE, RECORD_MAGIC, Record, Segment, gather, record_at
+from pyspark_nsq.broker.unreadable import Holes
 
 INDEX_EVERY: Final = 1024 * 1024
 """Bytes between two entries of the index: 100 entries for a file of 100 MB."""
@@ -18,7 +19,7 @@ _SCAN_CHUNK: Final = 1024 * 1024
 class LogFile:
     """One file of the log."""
 
-    __slots__ = ("_offsets", "_seqs", "base", "end", "next_note", "path", "salt", "size")
+    __slots__ = ("_offsets", "_seqs", "base", "end", "holes", "next_note", "path", "salt", "size")
 
     def __init__(self, path: str, base: int, salt: int, size: int) -> None:
         self.path = path
@@ -26,6 +27,7 @@ class LogFile:
         self.end = base  # the one after its last
         self.salt = salt
         self.size = size
+        self.holes = Holes(path)
         self._seqs = [base]  # the record at _offsets[i] begins with message _seqs[i]
         self._offsets = [0]
         self.next_note = INDEX_EVERY  # the offset from which on `note` does something
@@ -118,7 +120,7 @@ class Scan:
         return record
 
     def _fill(self, length: int) -> None:
-        self._data = self._files.read(self._handle, self._offset, length)
+        self._data = self._file.holes.read(self._files, self._handle, self._offset, length)
         self._start = self._offset
 
     def _resync(self) -> None:

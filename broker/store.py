@@ -9,6 +9,7 @@ from weakref import WeakValueDictionary
 from pyspark_nsq.broker.arena import Arena
 from pyspark_nsq.broker.log import Log
 from pyspark_nsq.broker.segment import Segment
+from pyspark_nsq.broker.unreadable import UnreadableError
 
 _WARM_SEGMENTS: Final = 64
 """Segments behind the newest stay ready to send; those that wait longer are packed."""
@@ -107,6 +108,11 @@ class Store:
         for segment in segments:
             self._read[segment.base] = segment
         return segments
+
+    def step_over(self, error: UnreadableError) -> None:
+        """`find` has failed with this for long enough."""
+        if self.log is not None:
+            self.log.step_over(error)
 
     def _containing(self, seq: int) -> Segment | None:
         position = bisect_right(self._order, seq) - 1

@@ -1,7 +1,5 @@
 """What the model of test_engine_model leaves out of the disk: deletion, fsync, health, what is missing or strange."""
 
-import errno
-
 import pytest
 from simulation.memory_files import Killed, MemoryFiles
 from simulation.small_broker import NOW, SECOND, Broker, bodies
@@ -40,45 +38,6 @@ def test_files_go_as_ephemeral_channels_finish() -> None:
     channel.finish(consumer, b"".join(frame.message_id for frame in frames), broker.now)
     broker.wait(SECOND)
     assert broker.engine.topics["t"].log_bytes <= 2000
-
-
-def test_messages_wait_while_their_file_cannot_be_opened() -> None:
-    broker = Broker(mem_queue_size=1, max_bytes_per_file=500)
-    channel = broker.channel("t", "c")
-    expected = [b"%d" % number for number in range(100)]
-    for body in expected:
-        broker.publish("t", body)
-    broker.get(channel, broker.consumer(channel), 50)
-    broker.engine.close(broker.now)
-    broker.open()
-    channel = broker.channel("t", "c")
-    consumer = broker.consumer(channel)
-    broker.engine.take_ready()
-    broker.files.read_error = errno.EMFILE
-    for _ in range(5):
-        assert not broker.get(channel, consumer)
-        assert broker.engine.next_deadline(broker.now) <= broker.now + SECOND
-        assert not broker.engine.take_ready()
-        broker.wait(SECOND)
-        assert broker.engine.take_ready() == [channel]
-    assert "Too many open files" in broker.log[0]
-    assert len(broker.log) == 1
-    broker.files.heal()
-    frames = broker.get(channel, consumer)
-    assert sorted(bodies(frames)) == sorted(expected)
-    assert [frame.attempts for frame in frames] == [2] * 50 + [1] * 50
-
-
-def test_what_the_disk_cannot_read_is_skipped() -> None:
-    broker = Broker(mem_queue_size=1, max_bytes_per_file=500)
-    channel = broker.channel("t", "c")
-    for number in range(100):
-        broker.publish("t", b"%d" % number)
-    broker.files.read_error = errno.EIO
-    assert not broker.get(channel, broker.consumer(channel))
-    assert channel.depth == 0
-    assert "Input/output error" in broker.log[0]
-    assert "are missing" in broker.log[-1]
 
 
 def test_deleted_topics_and_channels_stay_deleted_after_a_kill() -> None:

@@ -97,3 +97,11 @@ def test_what_is_not_there_is_no_error_where_that_is_the_aim(files: Files, tmp_p
         files.open(missing)
     with pytest.raises(FileNotFoundError):
         files.open(str(tmp_path / "no" / "file"), create=True)
+
+
+def test_a_file_lives_on_under_its_other_name(files: Files, tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(b"content")
+    for _ in range(2):
+        files.link(str(tmp_path / "f"), str(tmp_path / "f.bad"))
+    files.remove(str(tmp_path / "f"))
+    assert (tmp_path / "f.bad").read_bytes() == b"content"

@@ -18,6 +18,7 @@ class Inode:
     def __init__(self) -> None:
         self.data = bytearray()
         self.synced = b""
+        self.unreadable: list[range] = []
 
 
 class MemoryFiles(Files):
@@ -43,6 +44,7 @@ class MemoryFiles(Files):
         self.capacity: int | None = None  # bytes on the disk
         self.synced_paths: list[str] = []
         self.listed: list[str] = []
+        self.reads = 0
         self.replaced_paths: list[str] = []
 
     # --- faults ------------------------------------------------------------------------------------------------
@@ -156,8 +158,17 @@ class MemoryFiles(Files):
     def size(self, handle: int) -> int:
         return len(self.handles[handle].data)
 
+    def link(self, path: str, other: str) -> None:
+        self._change()
+        self.entries.setdefault(other, self.entries[path])
+
     def read(self, handle: int, offset: int, length: int) -> bytes:
-        return bytes(self.handles[handle].data[offset : offset + length])
+        self.reads += 1
+        inode = self.handles[handle]
+        stop = min(offset + length, len(inode.data))
+        if any(max(offset, bad.start) < min(stop, bad.stop) for bad in inode.unreadable):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return bytes(inode.data[offset:stop])
 
     def write(self, handle: int, offset: int, buffers: Sequence[Buffer], total: int) -> None:
         data = b"".join(buffers)
