@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from pyspark_nsq.broker.auth import AuthQuestion, AuthState
+from pyspark_nsq.broker.host import Host
 from pyspark_nsq.broker.logs import Logger
 from pyspark_nsq.broker.segment import Buffer
-from pyspark_nsq.broker.session import Host, Session
+from pyspark_nsq.broker.session import Session
 from pyspark_nsq.broker.timers import NEVER, Timers
 from pyspark_nsq.broker.turn import OUTPUT_SIZE_MAX, Turn
 from pyspark_nsq.broker.vigil import Vigil, spare_processor
@@ -49,6 +50,7 @@ class Connection:
     __slots__ = (
         "_closes_at",
         "_connections",
+        "_goes_on",
         "_reading",
         "_socket",
         "_stalled_at",
@@ -73,6 +75,7 @@ class Connection:
         self._unsent: list[memoryview] = []
         self._stalled_at = 0
         self._closes_at = NEVER
+        self._goes_on = False
         self._watch_write: Any = None
         self._watch_read = connections.loop.io(sock.fileno(), _READ)
         self._watch_read.start(self._readable)
@@ -96,11 +99,14 @@ class Connection:
         elif not data:  # lingering: everything has been said, only the peer's end is waited for
             self.close()
 
-    def _receive(self, data: bytes) -> None:
+    def _receive(self, data: bytes | None) -> None:
+        """None: go on with what has been read before."""
         connections, session = self._connections, self.session
         try:
             if data:
                 session.receive(data, connections.clock())
+            elif data is None:
+                session.go_on(connections.clock())
             else:
                 session.end_of_input(connections.clock())
         except Exception:  # a fault of ours must not cost more than this client
@@ -111,7 +117,7 @@ class Connection:
             connections.watch(self)
         if session.auth.question is not None:
             self._ask(session.auth.question)
-        elif session.finished:
+        elif session.finished or session.behind:
             self._stop_reading()
         if session.output.unsettled and connections.answers_at_once():
             connections.turn.answer(self)
@@ -139,8 +145,8 @@ class Connection:
             return
         if session.auth.question is not None:
             self._ask(session.auth.question)
-        elif not session.finished:
-            self._start_reading()
+        else:
+            self._read_on()
         self._connections.turn.touch(self)
 
     def _start_reading(self) -> None:
@@ -151,8 +157,21 @@ class Connection:
 
     def _read_on(self) -> None:
         """Unless there is still a reason not to."""
-        if not self._unsent and not self.session.finished and self.session.auth.question is None:
+        session = self.session
+        if self._unsent or session.finished or session.auth.question is not None:
+            return
+        if not session.behind:
             self._start_reading()
+        elif not self._goes_on:
+            self._goes_on = True
+            # Once the others of this round have been heard: what the loop calls back may all be called before.
+            self._connections.loop.timer(0).start(self._go_on)
+
+    def _go_on(self) -> None:
+        self._goes_on = False
+        session = self.session
+        if session.behind and not session.finished:
+            self._receive(None)
 
     def _stop_reading(self) -> None:
         if self._reading:

@@ -11,7 +11,7 @@ While a question to an auth server is open (``auth.question``) nothing is execut
 """
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark_nsq.broker.auth import AuthState
 from pyspark_nsq.broker.channel import Channel, Consumer
@@ -24,11 +24,11 @@ from pyspark_nsq.broker.client_states import (
     tls_required,
     word_of,
 )
-from pyspark_nsq.broker.engine import Engine
+from pyspark_nsq.broker.host import Host
 from pyspark_nsq.broker.identify import IdentifyError, Identity, identify
 from pyspark_nsq.broker.json_go import dumps
-from pyspark_nsq.broker.logs import Level, Logger
-from pyspark_nsq.broker.nsqd_options import NsqdOptions, TlsRequired
+from pyspark_nsq.broker.logs import Level
+from pyspark_nsq.broker.nsqd_options import TlsRequired
 from pyspark_nsq.broker.os_errors import os_error_text
 from pyspark_nsq.broker.output import OK_FRAME, Output
 from pyspark_nsq.broker.segment import Buffer
@@ -39,9 +39,7 @@ from pyspark_nsq.proto.commands import MAGIC_V2
 from pyspark_nsq.proto.errors import WireError
 
 if TYPE_CHECKING:
-    # Imported when a client asks for them: a start without is quicker.
-    import ssl
-
+    # Imported when a client asks for it: a start without is quicker.
     from pyspark_nsq.broker.wire import Wire
 
 _NS_PER_MS: Final = 1_000_000
@@ -49,23 +47,11 @@ _NS_PER_MS: Final = 1_000_000
 MAGIC_TIMEOUT_NS: Final = 60_000 * _NS_PER_MS
 _TLS_HANDSHAKE_TIMEOUT_NS: Final = 5_000 * _NS_PER_MS
 _PATIENCE_FOR_EVER: Final = 2**62
+# What few compressed bytes expand to is executed in parts: as much as others say in one piece.
+_EXECUTED_AT_ONCE: Final = 256 * 1024
 
 _HEARTBEAT_FRAME: Final = frames.encode_frame(frames.RESPONSE, frames.HEARTBEAT)
 _BAD_PROTOCOL_FRAME: Final = frames.encode_frame(frames.ERROR, b"E_BAD_PROTOCOL")
-
-
-class Host(Protocol):
-    """What a session needs of the nsqd around it."""
-
-    options: NsqdOptions
-    limits: parser.Limits
-    engine: Engine
-    tls_context: "ssl.SSLContext | None"
-    log: Logger
-    exiting: bool
-
-    def wake(self, channel: Channel, consumer: Consumer) -> None:
-        """This consumer may now take more than before."""
 
 
 class Subscriber(Consumer):
@@ -95,6 +81,8 @@ class Session:
         self.wire: Wire | None = None
         # Nothing more is read or executed; the connection ends when the output is sent.
         self.finished = False
+        # More of what was received is to be executed: ``go_on`` does, and nothing is to be received until then.
+        self.behind = False
         self.output = Output()
         # For whoever drives the session: itself, and whether ``deadline`` may have come nearer.
         self.owner: Any = None
@@ -125,6 +113,11 @@ class Session:
             self._execute(self._parser.feed(data))
         else:
             self._receive_pieces(self.wire.decode(data))
+
+    def go_on(self, now: int) -> None:
+        """Execute more of what was received; only when ``behind``."""
+        self._now = now
+        self._receive_pieces(self._held)
 
     def answer(self, auth_state: AuthState | None, now: int) -> None:
         """The auth server's verdict on the question; None where none could be had."""
@@ -167,12 +160,16 @@ class Session:
     def _receive_pieces(self, pieces: Iterator[bytes]) -> None:
         """Piece by piece, so that a compressed command becomes large only as far as it is executed."""
         assert self.wire is not None
+        self.behind = False
+        size = 0
         try:
             for piece in pieces:
                 self._check_handshake()
                 self._execute(self._parser.feed(piece))
-                if self._is_stopped():
+                size += len(piece)
+                if self._is_stopped() or size >= _EXECUTED_AT_ONCE:
                     self._held = pieces
+                    self.behind = not self._is_stopped()
                     return
             self._check_handshake()
         except WireError as error:

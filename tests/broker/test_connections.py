@@ -1,5 +1,6 @@
 """One client's socket: when it is read, and when it is given up. The loop is the test's, the socket is real."""
 
+import itertools
 import socket
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -10,7 +11,8 @@ from simulation.session_world import SECOND, World
 from pyspark_nsq.broker.auth import AuthState, parse_answer
 from pyspark_nsq.broker.connections import Connection, Connections
 from pyspark_nsq.broker.timers import Timers
-from pyspark_nsq.proto.commands import MAGIC_V2, auth, pub, rdy, sub
+from pyspark_nsq.proto.commands import MAGIC_V2, auth, identify, pub, rdy, sub
+from pyspark_nsq.proto.compression import Compressor, DeflateCompressor, SnappyCompressor
 from pyspark_nsq.proto.frames import RESPONSE, encode_frame
 
 OK = encode_frame(RESPONSE, b"OK")
@@ -42,7 +44,12 @@ class Peer:
         self.answers: list[Callable[[AuthState | None], None]] = []
         self.read_watcher, self.write_watcher = Watcher(), Watcher()
         watchers = iter((self.read_watcher, self.write_watcher))
-        loop = SimpleNamespace(io=lambda _fd, _events: next(watchers), now=lambda: world.now / SECOND, idle=Watcher)
+        loop = SimpleNamespace(
+            io=lambda _fd, _events: next(watchers),
+            now=lambda: world.now / SECOND,
+            idle=Watcher,
+            timer=lambda _after: SimpleNamespace(start=world.scheduled.append),
+        )
         connections = Connections(
             world,
             world.turn,
@@ -151,3 +158,36 @@ def test_who_is_closed_in_the_turn_in_which_it_asks_for_more_gets_nothing(make_p
     peer.world.turn.take()
     assert peer.connection.session.finished
     assert (channel.depth, channel.in_flight_count) == (1, had)
+
+
+@pytest.fixture(params=[DeflateCompressor, SnappyCompressor])
+def bomber(request: pytest.FixtureRequest, make_peer: Callable[..., Peer]) -> Peer:
+    """It has sent 2,000 messages of 1,000 zeros in a few bytes, and they have just been read."""
+    peer = make_peer()
+    kind = "deflate" if request.param is DeflateCompressor else "snappy"
+    peer.say(MAGIC_V2 + identify({"feature_negotiation": True, kind: True}))
+    compressor: Compressor = DeflateCompressor(6) if kind == "deflate" else SnappyCompressor()
+    peer.client.sendall(compressor.compress(pub("t", bytes(1000)) * 2000))
+    assert peer.read_watcher.callback
+    peer.read_watcher.callback()
+    return peer
+
+
+def test_others_have_their_turn_while_what_few_bytes_expand_to_is_executed(bomber: Peer):
+    scheduled, executed = bomber.world.scheduled, [0]
+    while executed[-1] < 2000:
+        executed.append(bomber.connection.session.pub_counts["t"])
+        assert bomber.is_read == (executed[-1] == 0)
+        bomber.connection.flush(bomber.world.now)
+        assert len(scheduled) <= 2
+        scheduled.pop()()
+    assert max(after - before for before, after in itertools.pairwise(executed)) < 400
+    bomber.world.run()
+    assert bomber.is_read
+    assert bomber.world.engine.topics["t"].message_count == 2000
+
+
+def test_what_has_come_of_a_client_that_is_closed_is_executed_no_further(bomber: Peer):
+    bomber.connection.close()
+    bomber.world.run()
+    assert bomber.world.engine.topics["t"].message_count < 400

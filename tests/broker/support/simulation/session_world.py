@@ -34,12 +34,12 @@ class World:
         self.log = Logger("", write=lambda _: None)
         self.now = 1_700_000_000 * SECOND
         self.engine = Engine(EngineOptions(str(path), sync_every=options.sync_every), files or Files(), self.now)
-        self._scheduled: list[Callable[[], None]] = []
+        self.scheduled: list[Callable[[], None]] = []
         self.sync_jobs: list[object] = []
         self.turn = Turn(
             self.engine,
             lambda: self.now,
-            self._scheduled.append,
+            self.scheduled.append,
             self.sync_jobs.append,
             self._start_topics,
             lambda _: None,
@@ -54,8 +54,8 @@ class World:
 
     def run(self) -> None:
         """Turns until nothing asks for one."""
-        while self._scheduled:
-            self._scheduled.pop()()
+        while self.scheduled:
+            self.scheduled.pop()()
 
     def sleep(self, nanoseconds: int, *clients: "Client") -> None:
         """Let time pass, for the engine and these clients."""
@@ -89,6 +89,13 @@ class Client:
             self._world.turn.hold(self)
         elif self.session.has_output:
             self.received += b"".join(self.session.take_output())
+        if self.session.behind and not self.session.finished:
+            self._world.scheduled.append(self._go_on)
+
+    def _go_on(self) -> None:
+        if self.session.behind:
+            self.session.go_on(self._world.now)
+            self._world.turn.touch(self)
 
     def say(self, data: bytes) -> list[tuple[int, bytes] | str]:
         """Send bytes in steps; the frames that came, and CLOSED where the session has finished."""
