@@ -322,6 +322,7 @@ class Connection:
             return
         self.session.finished = True  # it may still be among those whom the turn is going to hand out messages
         self._leave()
+        self._connections.unwatch(self)
         for watcher in (self._watch_read, self._watch_write):
             if watcher is not None:
                 watcher.stop()
@@ -432,6 +433,9 @@ class Connections:
         """The connection may be due earlier than was thought."""
         self._timers.watch(connection)
         self._timers_changed(self._timers.next_deadline)
+
+    def unwatch(self, connection: Connection) -> None:
+        self._timers.forget(connection)
 
     def forget(self, connection: Connection) -> None:
         if connection in self._open:

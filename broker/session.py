@@ -46,7 +46,6 @@ _NS_PER_MS: Final = 1_000_000
 # A connection that never says which protocol it speaks is not kept for ever.
 MAGIC_TIMEOUT_NS: Final = 60_000 * _NS_PER_MS
 _TLS_HANDSHAKE_TIMEOUT_NS: Final = 5_000 * _NS_PER_MS
-_PATIENCE_FOR_EVER: Final = 2**62
 # What few compressed bytes expand to is executed in parts: as much as others say in one piece.
 _EXECUTED_AT_ONCE: Final = 256 * 1024
 
@@ -302,7 +301,7 @@ class Session:
     def _restart_heartbeat(self) -> None:
         interval = self.identity.heartbeat_interval
         self._heartbeat_at = self._now + interval if interval else NEVER
-        self._patience = 2 * interval if interval else _PATIENCE_FOR_EVER
+        self._patience = 2 * interval if interval else NEVER
         self._be_patient(self._now)
         self.deadline_moved = True
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 NEVER: Final = 2**63 - 1
+_STALE_KEPT: Final = 64
 
 
 class Timed(Protocol):
@@ -22,11 +23,12 @@ class Timed(Protocol):
 
 
 class Timers:
-    """A heap with one valid entry for each member. Deadlines that move later, as they do with every command,
-    cost nothing until the old one has come; only one that moves nearer must be told with ``watch``."""
+    """A heap with at most one entry for each member that holds. Deadlines that move later, as they do with every
+    command, cost nothing until the old one has come; only one that moves nearer must be told with ``watch``."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, Timed]] = []
+        self._stale = 0  # entries of deadlines that hold no more
         self._number = itertools.count()
 
     @property
@@ -36,7 +38,19 @@ class Timers:
     def watch(self, member: Timed) -> None:
         deadline = member.deadline
         if deadline < NEVER and (not member.timer_at or deadline < member.timer_at):
+            self.forget(member)
             self._push(member, deadline)
+
+    def forget(self, member: Timed) -> None:
+        """It has ended, or is due at another time. What lived for moments is not to be kept for minutes."""
+        if not member.timer_at:
+            return
+        member.timer_at = 0
+        self._stale += 1
+        if self._stale > _STALE_KEPT and self._stale > len(self._heap) // 2:
+            self._heap[:] = [entry for entry in self._heap if entry[2].timer_at == entry[0]]
+            heapq.heapify(self._heap)
+            self._stale = 0
 
     def run(self, now: int) -> None:
         """Call ``on_time`` of each member that is due."""
@@ -44,7 +58,8 @@ class Timers:
         while heap and heap[0][0] <= now:
             entry_at, _, member = heapq.heappop(heap)
             if member.timer_at != entry_at:
-                continue  # a nearer deadline was told since
+                self._stale -= 1
+                continue
             member.timer_at = 0
             if member.deadline <= now:
                 member.on_time(now)

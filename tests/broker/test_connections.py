@@ -43,7 +43,7 @@ class Peer:
         self.timers = Timers()
         self.answers: list[Callable[[AuthState | None], None]] = []
         self.read_watcher, self.write_watcher = Watcher(), Watcher()
-        watchers = iter((self.read_watcher, self.write_watcher))
+        watchers = itertools.chain((self.read_watcher, self.write_watcher), iter(Watcher, None))
         loop = SimpleNamespace(
             io=lambda _fd, _events: next(watchers),
             now=lambda: world.now / SECOND,
@@ -191,3 +191,15 @@ def test_what_has_come_of_a_client_that_is_closed_is_executed_no_further(bomber:
     bomber.connection.close()
     bomber.world.run()
     assert bomber.world.engine.topics["t"].message_count < 400
+
+
+def test_what_has_closed_is_not_kept_until_it_would_have_been_due(make_peer: Callable[..., Peer]):
+    peer = make_peer()
+    connections = peer.connection._connections
+    for _ in range(200):
+        client, served = socket.socketpair()
+        connections._serve(served, ("10.0.0.1", 5001))
+        (connection,) = (session.owner for session in connections.sessions() if session.owner is not peer.connection)
+        connection.close()
+        client.close()
+    assert len(peer.timers._heap) < 100

@@ -166,3 +166,9 @@ def test_who_has_finished_is_due_no_more(world: World):
     client = greeted(world)
     client.session.end_of_input(world.now)
     assert client.session.deadline == NEVER
+
+
+def test_who_wants_no_heartbeats_is_never_due(world: World):
+    client = greeted(world)
+    client.say(identify({"heartbeat_interval": -1}))
+    assert client.session.deadline >= NEVER

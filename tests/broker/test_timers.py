@@ -1,5 +1,7 @@
 """One heap for all deadlines: what is due is called, in time order, and only then."""
 
+import weakref
+
 from pyspark_nsq.broker.timers import NEVER, Timers
 
 
@@ -63,3 +65,40 @@ def test_members_that_have_ended_are_dropped():
     timers.run(10)
     assert member.calls == []
     assert timers.next_deadline == NEVER
+
+
+def test_members_that_are_forgotten_are_let_go_of_long_before_they_were_due():
+    timers, members = Timers(), [Member(1000 + number) for number in range(1000)]
+    for member in members + [Member(2000) for _ in range(50)]:
+        timers.watch(member)
+    alive = [weakref.ref(member) for member in members]
+    for member in members:
+        timers.forget(member)
+    del member
+    members.clear()
+    assert sum(ref() is not None for ref in alive) <= 64
+    timers.run(3000)
+    assert timers.next_deadline == NEVER
+
+
+def test_a_member_that_forgets_others_in_its_turn_is_followed_by_the_rest():
+    timers = Timers()
+    members = [Member(10 + number) for number in range(1000)]
+    for member in members:
+        timers.watch(member)
+    first, *doomed = members[:800]
+    first.on_time = lambda _now: [timers.forget(member) for member in doomed]  # type: ignore[method-assign]
+    first.deadline = 5
+    timers.watch(first)
+    timers.run(2000)
+    assert [len(member.calls) for member in members] == [0] * 800 + [1] * 200
+
+
+def test_deadlines_that_moved_nearer_leave_nothing_behind_for_long():
+    timers, member = Timers(), Member(100_000)
+    for deadline in range(100_000, 1000, -1):
+        member.deadline = deadline
+        timers.watch(member)
+    assert len(timers._heap) < 200
+    timers.run(1001)
+    assert member.calls == [1001]
