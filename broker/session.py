@@ -268,8 +268,9 @@ class Session:
         """When ``on_time`` is due next."""
         if self.finished:
             return NEVER
-        silent_until = NEVER if self._is_waited_for else self._read_deadline
-        return min(self._heartbeat_at, silent_until, self._handshake_deadline)
+        if self._handshake_deadline != NEVER:
+            return self._handshake_deadline
+        return min(self._heartbeat_at, NEVER if self._is_waited_for else self._read_deadline)
 
     @property
     def _is_waited_for(self) -> bool:
@@ -290,8 +291,9 @@ class Session:
 
     def on_time(self, now: int) -> None:
         self._now = now
-        if now >= self._handshake_deadline:
-            self._fail_wire("i/o timeout")
+        if self._handshake_deadline != NEVER:  # nothing can be said before it is over
+            if now >= self._handshake_deadline:
+                self._fail_wire("i/o timeout")
         elif now >= self._read_deadline and not self._is_waited_for:
             self.end_of_input(now)
         elif now >= self._heartbeat_at:
@@ -326,6 +328,7 @@ class Session:
         if self._handshake_deadline != NEVER and self.wire is not None and not self.wire.handshaking:
             self._handshake_deadline = NEVER
             self._tls_missing = False
+            self._restart_heartbeat()
 
     def _fail_wire(self, reason: str) -> None:
         """A failed handshake is told in clear text; TLS or compression that breaks later just ends."""

@@ -1,5 +1,6 @@
 """What the tests of the broker share."""
 
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -8,6 +9,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent / "support"))
 
+from simulation.certificates import Certificates
 from simulation.session_world import World
 
 from pyspark_nsq.broker.nsqd_options import NsqdOptions
@@ -31,3 +33,10 @@ def make_world(tmp_path: Path) -> Iterator[Callable[..., World]]:
     yield make
     for world in made:
         world.engine.close(world.now)
+
+
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl makes the certificates")
+    return Certificates(tmp_path_factory.mktemp("certificates"))
