@@ -13,10 +13,11 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from pyspark_nsq.broker.backlog import Backlog
-from pyspark_nsq.broker.consumer import Consumer
+from pyspark_nsq.broker.consumer import Consumer, Reasons
 from pyspark_nsq.broker.deferred import Deferred
 from pyspark_nsq.broker.inflight import Run
 from pyspark_nsq.broker.journal import ChannelState
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Channel", "Consumer"]
 
-NOT_IN_FLIGHT: Final = "ID not in flight"
-NOT_OWNER: Final = "client does not own message"
 Failures = list[tuple[bytes, str]]
 _READ_AGAIN_NS: Final = 1_000_000_000
 _AT_ONCE: Final = 4096
@@ -65,6 +64,7 @@ class Channel:
         self._serving: Requeued | None = None  # where `_next` found something; None: in the backlog
         self._waits_since = 0  # for the log, which could not be read
         self._read_again_at = 0
+        self._reasons = Reasons()
         self._timers: list[int] = []  # when `on_time` will be called, descending
         self._scheduled = NEVER  # the next of them
         self._bounded = self.ephemeral or topic.ephemeral
@@ -287,9 +287,10 @@ class Channel:
     # --- answers -----------------------------------------------------------------------------------------------
 
     def finish(self, consumer: Consumer, ids: bytes, now: int) -> Failures:
-        """FIN of n ids (16 bytes each, contiguous). Returns the failed ones with the reason for the error text:
-        NOT_IN_FLIGHT or NOT_OWNER."""
-        return self._answer(consumer, ids, lambda run, index, count: self._finish(consumer, run, index, count, now))
+        """FIN of n ids (16 bytes each, contiguous). Returns the failed ones with the reason for the error text."""
+        return self._answer(
+            consumer, ids, now, lambda run, index, count: self._finish(consumer, run, index, count, now)
+        )
 
     def requeue(self, consumer: Consumer, ids: bytes, delay_ns: int, now: int) -> Failures:
         """REQ of n ids with one delay (0: at once). The session has clamped the delay."""
@@ -303,7 +304,7 @@ class Channel:
             else:
                 self._requeue(run.segment, run.segment.base + index, count, run.extra + 1)
 
-        return self._answer(consumer, ids, requeue_run)
+        return self._answer(consumer, ids, now, requeue_run)
 
     def touch(self, consumer: Consumer, ids: bytes, now: int) -> Failures:
         """TOUCH of n ids: a new time-out from now, capped at delivery + max_msg_timeout."""
@@ -315,9 +316,9 @@ class Channel:
             if deadline < self._scheduled:
                 self._schedule(deadline)
 
-        return self._answer(consumer, ids, touch_run)
+        return self._answer(consumer, ids, now, touch_run)
 
-    def _answer(self, consumer: Consumer, ids: bytes, apply: Callable[[Run, int, int], None]) -> Failures:
+    def _answer(self, consumer: Consumer, ids: bytes, now: int, apply: Callable[[Run, int, int], None]) -> Failures:
         """Apply to each run the ids name."""
         failures: Failures = []
         pos, end = 0, len(ids)
@@ -325,9 +326,8 @@ class Channel:
             found = consumer.in_flight.match(ids, pos)
             if found is None:
                 message_id = ids[pos : pos + ID_BYTES]
-                others = (other for other in self.consumers + self._departed if other is not consumer)
-                owned = any(other.in_flight.find(message_id) for other in others)
-                failures.append((message_id, NOT_OWNER if owned else NOT_IN_FLIGHT))
+                reason = self._reasons.of(message_id, chain(self.consumers, self._departed), now)
+                failures.append((message_id, reason))
                 pos += ID_BYTES
             else:
                 apply(*found)

@@ -1,7 +1,15 @@
 """Who takes messages from a channel."""
 
+from collections.abc import Iterable
+from itertools import islice
+from typing import Final
+
 from pyspark_nsq.broker.inflight import InFlight
 from pyspark_nsq.broker.topology import NOT_LOOKED_AT
+
+NOT_IN_FLIGHT: Final = "ID not in flight"
+NOT_OWNER: Final = "client does not own message"
+_ASKED_AT_ONCE: Final = 4096
 
 
 class Consumer:
@@ -21,3 +29,19 @@ class Consumer:
         self.requeue_count = 0
         self.in_flight = InFlight()
         self.departed = False
+
+
+class Reasons:
+    """Why answers to messages fail. Of many at one time it is asked no more whose they are."""
+
+    def __init__(self) -> None:
+        self._time = 0
+        self._left = 0
+
+    def of(self, message_id: bytes, consumers: Iterable[Consumer], now: int) -> str:
+        """For one that its consumer does not have; `consumers` may."""
+        if now != self._time:
+            self._time, self._left = now, _ASKED_AT_ONCE
+        asked = list(islice(consumers, self._left))
+        self._left -= len(asked)
+        return NOT_OWNER if any(one.in_flight.find(message_id) for one in asked) else NOT_IN_FLIGHT

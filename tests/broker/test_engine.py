@@ -4,8 +4,9 @@ import pytest
 from simulation.frames import parse
 from simulation.small_broker import NOW, SECOND, Broker, bodies
 
-from pyspark_nsq.broker.channel import NOT_IN_FLIGHT
+from pyspark_nsq.broker.consumer import NOT_IN_FLIGHT, NOT_OWNER
 from pyspark_nsq.broker.engine import Event
+from pyspark_nsq.broker.inflight import InFlight, Run
 
 # --- delivery --------------------------------------------------------------------------------------------------------
 
@@ -332,3 +333,35 @@ def test_ephemeral_memory_is_given_back_when_messages_are_done_with() -> None:
     broker.publish("t#ephemeral", b"y", b"z")
     channel.empty(NOW)
     assert broker.engine.topics["t#ephemeral"].store.resident == 0
+
+
+class AskedInFlight(InFlight):
+    """It counts how often any consumer was asked for a message."""
+
+    asked = 0
+
+    def find(self, message_id: bytes) -> tuple[Run, int] | None:
+        AskedInFlight.asked += 1
+        return super().find(message_id)
+
+
+def test_thousands_of_answers_in_vain_do_not_ask_hundreds_of_consumers_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = Broker()
+    channel = broker.channel("t", "c")
+    for _ in range(300):
+        broker.consumer(channel).in_flight = AskedInFlight()
+    broker.publish("t", b"x")
+    (frame,) = broker.get(channel, channel.consumers[-1])
+    ids = [frame.message_id, *(b"%016x" % number for number in range(5000)), frame.message_id]
+    stranger = broker.consumer(channel)
+    for answer in (
+        lambda message_id: channel.finish(stranger, message_id, broker.now),
+        lambda message_id: channel.requeue(stranger, message_id, 0, broker.now),
+        lambda message_id: channel.touch(stranger, message_id, broker.now),
+    ):
+        monkeypatch.setattr(AskedInFlight, "asked", 0)
+        reasons = [reason for message_id in ids for _, reason in answer(message_id)]
+        assert reasons[0] == NOT_OWNER
+        assert set(reasons[1:]) == {NOT_IN_FLIGHT}
+        assert 300 < AskedInFlight.asked < 10_000
+        broker.wait(1)
