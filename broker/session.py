@@ -211,9 +211,11 @@ class Session:
                 raise tls_required(pending.word)
             check_state(pending.word, self.state)
             if pending.word == b"MPUB" and self.auth.enabled:
-                self.auth.demand("MPUB")
+                self._check_auth("MPUB", pending.params[0].decode())
         except FatalError as error:
             self._fail(error.code, error.text)
+        except QuestionOpenError:
+            pass  # `answer` comes here again
 
     def _demand_tls(self, command: parser.Command) -> None:
         silent = isinstance(command, parser.Malformed) and not command.code
@@ -467,8 +469,8 @@ class Session:
             return
         if command.word == b"SUB" and not self.identity.heartbeat_interval:
             raise FatalError("E_INVALID", "cannot SUB with heartbeats disabled")
-        if command.word == b"MPUB" and command.code != "E_BAD_TOPIC" and self.auth.enabled:
-            self.auth.demand("MPUB")
+        if command.word == b"MPUB" and self.auth.enabled and command.code in ("E_BAD_BODY", "E_BAD_MESSAGE"):
+            self._check_auth("MPUB", command.params[0].decode())
         raise FatalError(command.code, command.text)
 
 

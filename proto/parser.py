@@ -4,7 +4,7 @@ The parser checks what can be checked without the state of a connection. Where n
 session does so before it believes a ``Malformed``: that is why it tells the command's word.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from struct import Struct
 from typing import Final, NamedTuple
@@ -95,6 +95,7 @@ class Malformed(NamedTuple):
     word: bytes
     code: str
     text: str
+    params: Sequence[bytes] = ()
 
     @property
     def error(self) -> bytes:
@@ -192,18 +193,18 @@ class CommandParser:
         """What nsqd says of a command whose body the end of the stream, or a deadline, has cut off."""
         if self.pending is None:
             return None
-        word = self.pending.word
+        word, params = self.pending
         _, _, body = b"".join(self._chunks).partition(b"\n")
         code, what = _BODY_ERRORS[word]
         if len(body) < _SIZE.size:
-            return Malformed(word, code, f"{word.decode()} failed to read {what} size")
+            return Malformed(word, code, f"{word.decode()} failed to read {what} size", params)
         if word == b"MPUB":
             # nsqd reads message by message, and so names the one that is cut.
             try:
                 _split_mpub(body, _SIZE.size, len(body), self._limits)
             except _MalformedError as error:
-                return Malformed(word, error.code, error.text)
-        return Malformed(word, code, f"{word.decode()} failed to read {what}")
+                return Malformed(word, error.code, error.text, params)
+        return Malformed(word, code, f"{word.decode()} failed to read {what}", params)
 
     def _parse(self, buffer: bytes) -> tuple[list[Command], int]:
         """The commands of the buffer, and how much of it they take."""
@@ -232,7 +233,7 @@ class CommandParser:
                 self._needed_size = incomplete.end - start
                 return commands, start
             except _MalformedError as error:
-                commands.append(Malformed(words[0], error.code, error.text))
+                commands.append(Malformed(words[0], error.code, error.text, words[1:]))
                 return commands, end
             commands.append(command)
             if isinstance(command, Identify | Auth):

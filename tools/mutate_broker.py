@@ -37,6 +37,13 @@ FAULTS = [
         ("auth", "auth_comes_first"),
     ),
     Fault(
+        "body of MPUB checked before rights",
+        "broker/session.py",
+        'if command.word == b"MPUB" and self.auth.enabled and command.code in',
+        "if not command.word and command.code in",
+        ("auth", "mpub_is_denied_before"),
+    ),
+    Fault(
         "wrong code for a bad topic",
         "proto/parser.py",
         '_MalformedError("E_BAD_TOPIC"',

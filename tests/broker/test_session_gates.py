@@ -75,6 +75,23 @@ def test_what_is_not_allowed(guarded: World, rule: dict[str, object], command: b
     assert not guarded.engine.topics
 
 
+def test_an_mpub_that_waits_for_its_body_is_not_read_on_without_the_verdict(guarded: World):
+    client = greeted(guarded)
+    client.say(auth(b"secret"))
+    client.session.answer(auth_state(guarded, ttl=1), guarded.now)
+    client.heard()
+    guarded.now += 2 * SECOND
+    assert client.say(mpub("t", [b"x", b"y"])[:20]) == []
+    assert client.session.auth.question is not None
+    client.session.answer(auth_state(guarded), guarded.now)
+    assert client.heard() == []
+    assert client.say(mpub("t", [b"x", b"y"])[20:]) == [OK]
+    guarded.now += 11 * SECOND
+    assert client.say(b"MPUB t\n\0\0\0\0") == []
+    client.session.answer(auth_state(guarded, permissions=["subscribe"]), guarded.now)
+    assert client.heard() == [(ERROR, b'E_UNAUTHORIZED AUTH failed for MPUB on "t" ""'), CLOSED]
+
+
 def test_no_verdict_no_authorizations_and_auth_twice(guarded: World):
     refused, empty, twice = (greeted(guarded) for _ in range(3))
     for client in (refused, empty, twice):

@@ -112,6 +112,44 @@ def test_denied_command_creates_nothing(enter: Callable[..., Conn], guarded: Gua
 
 
 # case 48
+@pytest.mark.parametrize("command", COMMANDS)
+def test_parameters_come_before_auth(connect: Connect, guarded: Guarded, command: str) -> None:
+    conn = connect(guarded.daemon)
+    conn.command(command)
+    assert conn.fatal() == f"E_INVALID {command} insufficient number of parameters"
+
+
+# case 48
+@pytest.mark.parametrize("command", ["PUB", "DPUB"])
+def test_a_message_comes_before_auth(connect: Connect, guarded: Guarded, topic: str, command: str) -> None:
+    conn = connect(guarded.daemon)
+    conn.command(COMMANDS[command][0].format(topic=topic), b"")
+    assert conn.error() == f"E_BAD_MESSAGE {command} invalid message body size 0"
+
+
+BAD_BODIES = {"to come": None, "empty": b"", "cut off": b"\0\0", "without messages": mpub_body(), "bad": mpub_body(b"")}
+
+
+# case 48
+@pytest.mark.parametrize("body", BAD_BODIES.values(), ids=BAD_BODIES)
+def test_auth_comes_before_the_body_of_mpub(connect: Connect, guarded: Guarded, topic: str, body: bytes | None) -> None:
+    conn = connect(guarded.daemon)
+    conn.command(f"MPUB {topic}", body)
+    assert conn.error() == "E_AUTH_FIRST AUTH required before MPUB"
+
+
+# case 48
+@pytest.mark.parametrize("body", BAD_BODIES.values(), ids=BAD_BODIES)
+def test_mpub_is_denied_before_its_body_is_looked_at(
+    enter: Callable[..., Conn], topic: str, body: bytes | None
+) -> None:
+    conn = enter(answer(grant(".*", (".*",), "subscribe")))
+    conn.reply()
+    conn.command(f"MPUB {topic}", body)
+    assert conn.error() == f'E_UNAUTHORIZED AUTH failed for MPUB on "{topic}" ""'
+
+
+# case 48
 @pytest.mark.parametrize(("permission", "denied"), [("subscribe", ["PUB", "MPUB", "DPUB"]), ("publish", ["SUB"])])
 def test_permissions_are_told_apart(enter: Callable[..., Conn], topic: str, permission: str, denied: list[str]) -> None:
     for command, (line, body, _) in COMMANDS.items():

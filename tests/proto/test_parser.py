@@ -60,7 +60,7 @@ class PlainReader:
                 self.position = start
                 return commands
             except BadError as bad:
-                return [*commands, Malformed(words[0], *bad.args)]
+                return [*commands, Malformed(words[0], *bad.args, words[1:])]
             commands.append(command)
 
     def take(self, size: int) -> bytes:
@@ -361,7 +361,8 @@ def test_says_what_a_cut_off_body_was(cut: bytes, code: str, text: str) -> None:
     parser = CommandParser(LIMITS)
     for i in range(len(cut)):
         assert parser.feed(cut[i : i + 1]) == []
-    assert parser.eof() == Malformed(cut.partition(b" ")[0].partition(b"\n")[0], code, text)
+    word, *params = cut.partition(b"\n")[0].split(b" ")
+    assert parser.eof() == Malformed(word, code, text, params)
 
 
 def test_a_cut_off_line_says_nothing() -> None:
