@@ -52,6 +52,7 @@ class TopicState:
     importing: int | None = None  # the log's end before messages from elsewhere were being appended
     # Files taken over: name -> [size, time of change, 1 where not all of it could be read]
     imported: dict[str, list[int]] = field(default_factory=dict)
+    everything: bool = False  # no channel that was written before, and is not among these, counts
 
 
 class Journal:
@@ -105,7 +106,7 @@ class Journal:
 
     def rewrite(self, state: TopicState) -> None:
         """Replace all by the whole state, synced. When that fails (OSError), the next `append` adds it."""
-        self._unwritten = line = _encode(state)
+        self._unwritten = line = _encode(replace(state, everything=True))
         self._rewrite_from = self._size + len(line) + max(_REWRITE_BYTES_MIN, _REWRITE_GROWTH * len(line))
         self._files.replace_file(self.path, line)
         self._rewrite_from -= self._size
@@ -132,6 +133,8 @@ def _encode(state: TopicState) -> bytes:
         }
     if state.gone:
         value["gone"] = state.gone
+    if state.everything:
+        value["everything"] = True
     if state.importing is not None:
         value["importing"] = state.importing
     if state.imported:
@@ -161,6 +164,7 @@ def _parse(value: dict[str, Any]) -> TopicState:
         list(map(str, value.get("gone", []))),
         None if importing is None else _numbers([importing])[0],
         dict(zip(map(str, imported), _entries(list(imported.values()), 3), strict=True)),
+        value.get("everything") is True,
     )
 
 
@@ -210,6 +214,8 @@ class _TopicSum:
 
     def add(self, update: TopicState) -> None:
         self._newest = update
+        if update.everything:
+            self._channels.clear()
         for name in update.gone:
             self._channels.pop(name, None)
         for name, channel in update.channels.items():
@@ -219,7 +225,7 @@ class _TopicSum:
 
     def state(self) -> TopicState:
         channels = {name: channel.state() for name, channel in self._channels.items()}
-        return replace(self._newest, channels=channels, gone=[])
+        return replace(self._newest, channels=channels, gone=[], everything=False)
 
 
 class _ChannelSum:

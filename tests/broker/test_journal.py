@@ -150,3 +150,18 @@ def test_a_line_of_another_shape_ends_the_reading(text: bytes) -> None:
     loaded = opened(files)
     assert loaded[0].load() == TopicState(checkpoint=(0, 0, 1, 0))
     assert "the state ends early" in loaded[1][0]
+
+
+def test_a_channel_that_has_gone_stays_gone_though_neither_that_nor_the_whole_could_be_written() -> None:
+    files = MemoryFiles()
+    journal, _ = opened(files)
+    journal.append(TopicState(channels={"kept": ChannelState(), "gone": ChannelState()}))
+    files.fail_from = files.calls
+    with pytest.raises(OSError, match="No space left"):
+        journal.append(TopicState(gone=["gone"]))
+    with pytest.raises(OSError, match="No space left"):
+        journal.rewrite(TopicState(channels={"kept": ChannelState()}))
+    files.heal()
+    journal.append(TopicState())
+    loaded = opened(files)[0].load()
+    assert loaded == TopicState(channels={"kept": ChannelState()})
