@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from pyspark_nsq.broker.auth import AuthQuestion, AuthState
 from pyspark_nsq.broker.host import Host
+from pyspark_nsq.broker.listener import set_up
 from pyspark_nsq.broker.logs import Logger
 from pyspark_nsq.broker.segment import Buffer
 from pyspark_nsq.broker.session import Session
@@ -39,7 +40,6 @@ _ACCEPTED_A_TURN: Final = 64
 _ANSWERED_AT_ONCE: Final = 3
 _WAIT_WITHOUT_FDS_S: Final = 0.1
 _OUT_OF_RESOURCES: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-_KEEPALIVE_SECONDS: Final = 15
 
 AskAuth = Callable[[AuthQuestion, Callable[[AuthState | None], None]], None]
 
@@ -419,11 +419,7 @@ class Connections:
     def _serve(self, sock: socket.socket, name: object) -> None:
         sock.setblocking(False)
         address, ip = _peer_address(name)
-        if sock.family != socket.AF_UNIX:
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEPALIVE_SECONDS)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _KEEPALIVE_SECONDS)
+        set_up(sock)
         self.log.info("TCP: new client(%s)", address)
         connection = Connection(self, sock, Session(self._host, address, ip, self.clock()))
         self._open.add(connection)

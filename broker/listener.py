@@ -14,6 +14,7 @@ from pyspark_nsq.broker.logs import Logger
 _ACCEPTED_BEFORE_YIELD = 64  # a flood of connections must not keep the others waiting
 _WAIT_WITHOUT_FDS_S = 0.1
 _OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_KEEPALIVE_SECONDS = 15  # as Go's
 _WILDCARDS = ("", "0.0.0.0", "::")  # noqa: S104 (compared with, not bound to)
 _PORT_MAX = 65535
 _IPV4_IN_IPV6 = "::ffff:"
@@ -94,6 +95,15 @@ def _address_text(name: object) -> str:
     return str(name) or "@"  # an unnamed unix socket, in Go's words
 
 
+def set_up(connection: std_socket.socket) -> None:
+    """What is said leaves at once, and a peer whose host has gone without a word is missed after minutes, not hours."""
+    if connection.family != socket.AF_UNIX:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEPALIVE_SECONDS)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _KEEPALIVE_SECONDS)
+
+
 class Acceptor:
     """A greenlet that accepts, and one for each connection, which runs ``serve(connection, peer)`` and owns the
     socket only so long: it is closed when ``serve`` ends. ``peer`` is ``host:port``, or ``@`` on a unix socket."""
@@ -142,9 +152,7 @@ class Acceptor:
 
     def _run(self, connection: socket.socket, peer: str) -> None:
         try:
-            if connection.family != socket.AF_UNIX:
-                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            set_up(connection)
             self._serve(connection, peer)
         except OSError as error:
             self._log.debug("[%s] connection ended - %s", peer, error)

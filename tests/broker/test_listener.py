@@ -66,6 +66,7 @@ class Server:
 
     def __init__(self) -> None:
         self.lines: list[str] = []
+        self.served: list[socket.socket] = []
         self.failure: Exception | None = None
         self.go = Event()
         self.acceptor = Acceptor(bind("0.0.0.0:0"), self.serve, Logger("", Level.DEBUG, write=self.lines.append))
@@ -73,6 +74,7 @@ class Server:
         self.acceptor.start()
 
     def serve(self, connection: socket.socket, peer: str) -> None:
+        self.served.append(connection)
         connection.sendall(peer.encode())
         self.go.wait()
         if self.failure is not None:
@@ -143,3 +145,12 @@ def test_a_failing_accept_is_tried_again(server: Server, monkeypatch: pytest.Mon
     assert server.connect().recv(100)
     assert sum("temporary Accept() failure" in line for line in server.lines) == 2
     server.acceptor.listener = real
+
+
+def test_a_peer_whose_host_is_gone_is_missed_soon(server: Server) -> None:
+    client = server.connect()
+    assert client.recv(100)
+    (served,) = server.served
+    assert served.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+    for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL):
+        assert served.getsockopt(socket.IPPROTO_TCP, option) == 15
