@@ -249,7 +249,7 @@ class Channel:
                     continue
                 return None
             segment, index, count = head
-            if segment.due <= now:
+            if not segment.due or segment.due <= now + self._shared.wall_ahead:
                 self._serving = None
                 return segment, index, count, 0
             self._backlog.advance(count)
@@ -300,7 +300,7 @@ class Channel:
             consumer.requeue_count += count
             self.requeue_count += count
             if delay_ns > 0:
-                self._defer(run.segment, index, count, run.extra + 1, now + delay_ns)
+                self._defer(run.segment, index, count, run.extra + 1, now + self._shared.wall_ahead + delay_ns)
             else:
                 self._requeue(run.segment, run.segment.base + index, count, run.extra + 1)
 
@@ -339,12 +339,12 @@ class Channel:
         consumer.finish_count += count
         if self._latency is not None:
             self.latency_count += count
-            segment = run.segment
+            segment, wall = run.segment, now + self._shared.wall_ahead
             if segment.timestamp:
-                self._latency.record(now - segment.timestamp, now, count)
+                self._latency.record(wall - segment.timestamp, now, count)
             else:
                 for timestamp in segment.timestamps(index, count):
-                    self._latency.record(now - timestamp, now)
+                    self._latency.record(wall - timestamp, now)
 
     def _take(self, consumer: Consumer, run: Run, index: int, count: int) -> None:
         consumer.in_flight.take(run, index, count)
@@ -368,7 +368,13 @@ class Channel:
         kept = segment if self.topic.ephemeral else None
         self._deferred.add(due, segment.base + index, count, extra, kept)
         self.note_change()
-        if due < self._scheduled:
+        if due - self._shared.wall_ahead < self._scheduled:
+            self._schedule(due - self._shared.wall_ahead)
+
+    def schedule_deferred(self, now: int) -> None:
+        """They may be due sooner than was thought."""
+        due = max(self._deferred.next_due - self._shared.wall_ahead, now)
+        if self._deferred.count and due < self._scheduled:
             self._schedule(due)
 
     def _schedule(self, deadline: int) -> None:
@@ -386,9 +392,10 @@ class Channel:
         self._scheduled = self._timers[-1] if self._timers else NEVER
         if self._waits_since:
             self._note_ready()
-        for entry in self._deferred.take_due(now, _AT_ONCE):
+        ahead = self._shared.wall_ahead
+        for entry in self._deferred.take_due(now + ahead, _AT_ONCE):
             self._requeue(entry.segment, entry.seq, entry.messages, entry.extra)
-        deadline = self._deferred.next_due
+        deadline = self._deferred.next_due - ahead
         for consumer in self.consumers + self._departed:
             if consumer.in_flight_count:
                 self._expire(consumer, now)
@@ -482,8 +489,7 @@ class Channel:
             self._requeued.add(None, seq, count, extra, 0)
         for seq, count, extra, due in state.deferred:
             self._deferred.add(due, seq, count, extra, None, saved=True)
-        if self._deferred.count:
-            self._schedule(max(self._deferred.next_due, now))
+        self.schedule_deferred(now)
 
     def needed(self) -> list[tuple[int, int]]:
         """Ranges that hold all messages it still needs from the log."""

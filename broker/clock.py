@@ -1,9 +1,8 @@
-"""Wall time that never jumps: timestamps of messages and deadlines come from the same count of nanoseconds."""
+"""Time that never jumps, for all that is due some time from now; and how far the wall's time is from it."""
 
 from time import monotonic_ns, time_ns
 from typing import Final
 
-_SLEW_NS_MAX: Final = 10_000_000
 _LOOKS: Final = 3
 
 
@@ -18,7 +17,7 @@ def _wall_offset() -> int:
 
 
 class Clock:
-    """Starts at the wall's time and runs with the monotonic clock; ``discipline`` leads it to the wall again.
+    """Starts at the wall's time and runs with the monotonic clock.
 
     A wall clock that is set must not let every message in flight time out at once, or none for an hour.
     """
@@ -29,7 +28,6 @@ class Clock:
     def now(self) -> int:
         return monotonic_ns() + self._offset
 
-    def discipline(self) -> None:
-        """To be called about once a second: at most a hundredth faster or slower than time itself."""
-        drift = _wall_offset() - self._offset
-        self._offset += max(-_SLEW_NS_MAX, min(drift, _SLEW_NS_MAX))
+    def wall_ahead(self) -> int:
+        """What is to be added to ``now`` for a date: the wall clock was set since the start, or the host suspended."""
+        return _wall_offset() - self._offset

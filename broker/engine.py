@@ -43,6 +43,7 @@ _DELETED_DIRECTORY: Final = re.compile(r".+\.log\.deleted-[0-9a-f]{8}")
 _TICK_MAX_NS: Final = 1_000_000_000
 _METADATA_DELAY_NS: Final = 100_000_000  # for each thousand topics: all of them are written each time
 _REST_EVERY_NS: Final = 30_000_000_000
+_WALL_TOLERANCE_NS: Final = 10_000_000  # so much later than it is due may a deferred message come
 _DISK_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -71,6 +72,7 @@ class Engine:
         self._next_rest = now + _REST_EVERY_NS
         self._metadata_due = now
         self._metadata_failed = False
+        self._timed_by = 0  # what `wall_ahead` was when timers were set for deferred messages
         try:
             self._lock = files.lock_directory(options.data_path)
         except OSError as error:
@@ -200,6 +202,20 @@ class Engine:
         return events
 
     # --- time --------------------------------------------------------------------------------------------------
+
+    def follow_wall(self, ahead: int, now: int) -> None:
+        """`now` only tells how time goes by, and the wall's time is `ahead` of it. Timestamps, ids, and the time until
+        which messages are deferred are the wall's, as after a restart; time-outs are not."""
+        self._shared.wall_ahead = ahead
+        if abs(ahead - self._timed_by) > _WALL_TOLERANCE_NS:
+            self._timed_by = ahead
+            for topic in self.topics.values():
+                for channel in topic.channels.values():
+                    channel.schedule_deferred(now)
+
+    def wall(self, now: int) -> int:
+        """The date."""
+        return now + self._shared.wall_ahead
 
     def tick(self, now: int) -> None:
         """Time-outs, deferred messages, persistence."""

@@ -80,7 +80,7 @@ class Nsqd:
         self._loop = get_hub().loop
         self._timers = Timers()
         self._timer = LoopTimer(self._loop, self.now, self._on_timer)
-        self._disciplined_at = self.started_at
+        self._wall_seen_at = self.started_at
         self.turn = Turn(
             self.engine, self.now, self._loop.run_callback, self._start_sync, self._on_events, self._timer.set
         )
@@ -202,9 +202,9 @@ class Nsqd:
 
     def _on_timer(self) -> None:
         now = self.now()
-        if now - self._disciplined_at > SECOND:
-            self._disciplined_at = now
-            self.clock.discipline()
+        if now - self._wall_seen_at > SECOND:
+            self._wall_seen_at = now
+            self.engine.follow_wall(self.clock.wall_ahead(), now)
         self._timers.run(now)
         self._timer.set(self._timers.next_deadline)
         self.turn.request()

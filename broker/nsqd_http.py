@@ -129,7 +129,8 @@ class NsqdApi:
         )
         if args.get("format") == "json":
             return document
-        return stats.stats_text(document, now, daemon.started_at)
+        wall = daemon.engine.wall
+        return stats.stats_text(document, wall(now), wall(daemon.started_at))
 
     def metrics(self, _: Request) -> Response:
         daemon = self._daemon

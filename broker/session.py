@@ -72,7 +72,7 @@ class Session:
         )
         self.remote_address = remote_address
         self.state = STATE_INIT
-        self.connected_at = now
+        self.connected_at = host.engine.wall(now)
         self.channel: Channel | None = None
         self.consumer: Subscriber | None = None
         self.auth = ClientAuth(enabled=bool(host.options.auth_http_addresses), remote_ip=remote_ip)

@@ -63,6 +63,7 @@ class Shared:
         self.events: list[Event] = []
         self.failing: dict[Topic, OSError] = {}  # whose last write failed
         self.metadata_changed = False
+        self.wall_ahead = 0  # see `Engine.follow_wall`
         self.save_metadata: Callable[[], None] = lambda: None
         self.try_to_save_metadata: Callable[[], None] = lambda: None
         self.drop_topic: Callable[[str, int], object] = lambda _name, _now: None

@@ -81,7 +81,7 @@ class Topic:
         (then nothing of this turn's batch is delivered).
         """
         batch = self._batch
-        due = now + defer_ns if defer_ns > 0 else 0
+        due = now + self._shared.wall_ahead + defer_ns if defer_ns > 0 else 0
         if batch is None:
             batch = self._batch = Batch(bodies, due)
             self._shared.published.append(self)
@@ -94,7 +94,7 @@ class Topic:
         batch = self._batch
         assert batch is not None
         self._batch = None
-        batch.build(self._end, self._ids, now)
+        batch.build(self._end, self._ids, now + self._shared.wall_ahead)
         keeper = self.keeper
         if keeper is not None and not self.deleted:
             keeper.log.last_id = self._ids.last
@@ -123,7 +123,7 @@ class Topic:
         for segment in batch.segments:
             if not flowing:
                 self._hold(segment)
-            elif segment.due > now:
+            elif segment.due and segment.due > now + self._shared.wall_ahead:
                 if not self.ephemeral:
                     self.store.append(segment)
                 self._hand_out_deferred(segment)
@@ -191,7 +191,7 @@ class Topic:
         for first, stop in held:
             in_memory: list[Segment] = []
             for segment in self.store.between(first, stop):
-                if segment.due > now and segment.base >= first:
+                if segment.due > now + self._shared.wall_ahead and segment.base >= first:
                     self._pour(first, segment.base, in_memory)
                     self._hand_out_deferred(segment)
                     first = segment.end

@@ -323,6 +323,33 @@ def test_fsync_does_not_wait_for_threads_that_look_names_up(start: Callable[...,
     assert daemon.stop() == 0
 
 
+# nsqd on a host whose clock is set 8 hours ahead as soon as the file exists.
+NSQD_WHOSE_CLOCK_IS_SET = """
+import os, sys, time
+from pyspark_nsq.broker import clock
+from pyspark_nsq.broker.nsqd import main
+clock.time_ns = lambda: time.time_ns() + 8 * 3600 * 10**9 * os.path.exists(PATH)
+sys.exit(main())
+"""
+
+
+def test_messages_are_dated_by_a_clock_that_was_set_while_nsqd_runs(start: Callable[..., Daemon], tmp_path: Path):
+    is_set = tmp_path / "set"
+    daemon = start(program=(sys.executable, "-c", NSQD_WHOSE_CLOCK_IS_SET.replace("PATH", repr(str(is_set)))))
+    client = daemon.connect()
+    client.sendall(MAGIC_V2 + identify({"heartbeat_interval": 60_000}) + sub("t", "c") + rdy(2500))
+    assert read_exactly(client, 2 * len(OK)) == 2 * OK
+    is_set.touch()
+    end = time.monotonic() + PATIENCE_S
+    ahead_ns = 0
+    while ahead_ns < 7 * 3600 * 10**9:
+        assert time.monotonic() < end
+        assert daemon.ask("/pub?topic=t", "POST", b"x") == (200, b"OK")
+        ahead_ns = int.from_bytes(read_exactly(client, 35)[8:16], "big") - time.time_ns()
+        time.sleep(0.01)  # what is in flight is limited
+    assert daemon.stop() == 0
+
+
 # nsqd up to its first answer; what it imports later, so that the first clients need not wait, must not come into this.
 NSQD_THAT_TELLS_ITS_MODULES = """
 import sys
