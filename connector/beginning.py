@@ -19,7 +19,7 @@ _SECRETS: Final = {"tls_key_password", "auth_secret"}
 
 @dataclass(frozen=True)
 class Beginning:
-    """A query as its receivers know it, and from which position on one of them counts."""
+    """A query as its receivers know it, and from which position of which lane on one of them counts."""
 
     session: str
     token: str = field(repr=False)
@@ -28,6 +28,7 @@ class Beginning:
     connection: ConnectionSettings
     sources_interval_s: float
     lease_s: float
+    lane: int = 0
 
 
 def to_message(beginning: Beginning) -> pb.Begin:
@@ -37,6 +38,7 @@ def to_message(beginning: Beginning) -> pb.Begin:
         first_position=beginning.first_position,
         sources_interval_ms=round(beginning.sources_interval_s * 1000),
         lease_ms=round(beginning.lease_s * 1000),
+        lane=beginning.lane,
     )
     _fill(message.limits, beginning.limits)
     _fill(message.connection, beginning.connection)
@@ -56,6 +58,7 @@ def from_message(message: pb.Begin) -> Beginning:
         connection=_read(ConnectionSettings, message.connection, security=security),
         sources_interval_s=message.sources_interval_ms / 1000,
         lease_s=message.lease_ms / 1000,
+        lane=message.lane,
     )
 
 

@@ -127,6 +127,7 @@ class LocalCrew:
                 connection=query.connection,
                 sources_interval_s=query.sources_interval_s,
                 tls=place.tls,
+                lane=index,
             )
 
         return make_setup

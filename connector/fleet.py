@@ -273,7 +273,7 @@ class Fleet:
                 time.sleep(_RETRY_S)
 
     def _follow(self, member: Member, receiver: RemoteReceiver) -> None:
-        beginning = replace(self._beginning, first_position=first_position(member.incarnation))
+        beginning = replace(self._beginning, lane=member.lane, first_position=first_position(member.incarnation))
         with self._lock:
             if not self._placement.holds(member):
                 # The lane may be another receiver's, and with it the commands.

@@ -42,6 +42,7 @@ class Setup:
     connection: ConnectionSettings
     sources_interval_s: float
     tls: ReceiverTls | None = None
+    lane: int = 0
 
 
 def main() -> None:
@@ -56,7 +57,8 @@ def main() -> None:
     # Ctrl-C in a terminal goes to every process there: the coordinator decides when this one ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        server, port = serve(ReceiverService(core, loop, board), setup.token, setup.host, setup.ports, setup.tls)
+        service = ReceiverService(core, loop, board, setup.lane)
+        server, port = serve(service, setup.token, setup.host, setup.ports, setup.tls)
     except ListenError as error:
         print(error, flush=True)  # noqa: T201
         sys.exit(1)

@@ -43,7 +43,7 @@ class ReceiverCore:
         self.suspects = Suspects()
         # Messages in ranges that were asked for here but died with the receiver before.
         self.lost = 0
-        self._lost_ranges: set[tuple[int, int]] = set()
+        self._lost_ranges: set[tuple[int, int, int]] = set()
         self.stopping = False
         self._has_subscribed = False
         # Why the query cannot go on; empty as long as it can.
@@ -357,10 +357,10 @@ class ReceiverCore:
             self._state(source).counts.emitted += len(messages)
         return parts
 
-    def count_lost(self, first: int, end: int) -> None:
+    def count_lost(self, lane: int, first: int, end: int) -> None:
         """A range of an earlier receiver was asked for: once or, where a task is tried again, more often."""
-        if (first, end) not in self._lost_ranges:
-            self._lost_ranges.add((first, end))
+        if (lane, first, end) not in self._lost_ranges:
+            self._lost_ranges.add((lane, first, end))
             self.lost += end - first
             log.warning("%d messages of a batch died with the receiver before: nsqd delivers them again", end - first)
 

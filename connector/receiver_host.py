@@ -42,7 +42,7 @@ class Session:
         self.core = ReceiverCore(beginning.limits, beginning.first_position)
         self.board = StatusBoard(beginning.sources_interval_s)
         self.loop = ReceiverLoop(self.core, beginning.connection, None, self.board)
-        self.service = ReceiverService(self.core, self.loop, self.board)
+        self.service = ReceiverService(self.core, self.loop, self.board, beginning.lane)
         self.ended = False
         self._socket = socket
         self._heard_at = time.monotonic()

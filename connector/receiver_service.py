@@ -115,10 +115,11 @@ def _past_status(nsqd: Address, counts: Counts) -> pb.SourceStatus:
 
 
 class ReceiverService(receiver_pb2_grpc.ReceiverServicer):
-    def __init__(self, core: ReceiverCore, loop: ReceiverLoop, board: StatusBoard) -> None:
+    def __init__(self, core: ReceiverCore, loop: ReceiverLoop, board: StatusBoard, lane: int = 0) -> None:
         self._core = core
         self._loop = loop
         self._board = board
+        self._lane = lane
 
     def Control(  # noqa: N802 (the contract's name)
         self, commands: Iterable[pb.Command], context: grpc.ServicerContext
@@ -162,7 +163,7 @@ class ReceiverService(receiver_pb2_grpc.ReceiverServicer):
     ) -> Iterator[pb.Rows]:
         if problem := _problem(request):
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, problem)
-        if request.first < self._core.lane.first_position:
+        if request.lane != self._lane or request.first < self._core.lane.first_position:
             self._loop.call(lambda _now: self._count_lost(request))
             context.abort(grpc.StatusCode.NOT_FOUND, "the receiver that held these messages has died")
         try:
@@ -207,7 +208,7 @@ class ReceiverService(receiver_pb2_grpc.ReceiverServicer):
         return verdicts
 
     def _count_lost(self, request: pb.ReadRequest) -> None:
-        self._core.count_lost(request.first, request.end)
+        self._core.count_lost(request.lane, request.first, request.end)
 
 
 def _problem(request: pb.ReadRequest) -> str:

@@ -39,7 +39,7 @@ InvalidUtf8 = Literal["fail", "null"]
 
 @dataclass(frozen=True)
 class Place:
-    """Where a receiver is: its lane and a unix socket on its host count where it is not plainly beside the driver."""
+    """Where a receiver is, and its lane; a unix socket on its host where it is not plainly beside the driver."""
 
     address: str
     lane: int = 0
@@ -102,7 +102,13 @@ def fetch(partition: RangePartition, columns: Sequence[str]) -> deque[Piece]:
     from pyspark_nsq.connector.shared_memory import memory_domain
     from pyspark_nsq.proto import receiver_pb2 as pb
 
-    request = pb.ReadRequest(first=partition.first, end=partition.end, columns=columns, memory_domain=memory_domain())
+    request = pb.ReadRequest(
+        lane=partition.place.lane,
+        first=partition.first,
+        end=partition.end,
+        columns=columns,
+        memory_domain=memory_domain(),
+    )
     deadline = time.monotonic() + _UNREACHABLE_S
     targets = itertools.cycle(partition.place.targets)
     while True:

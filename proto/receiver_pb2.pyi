@@ -23,7 +23,7 @@ class Command(_message.Message):
     def __init__(self, assignment: _Optional[_Union[Assignment, _Mapping]] = ..., finish: _Optional[_Union[Finish, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., begin: _Optional[_Union[Begin, _Mapping]] = ..., share: _Optional[_Union[Share, _Mapping]] = ..., beat: _Optional[_Union[Beat, _Mapping]] = ...) -> None: ...
 
 class Begin(_message.Message):
-    __slots__ = ("session", "token", "first_position", "limits", "connection", "sources_interval_ms", "lease_ms", "resume")
+    __slots__ = ("session", "token", "first_position", "limits", "connection", "sources_interval_ms", "lease_ms", "resume", "lane")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     FIRST_POSITION_FIELD_NUMBER: _ClassVar[int]
@@ -32,6 +32,7 @@ class Begin(_message.Message):
     SOURCES_INTERVAL_MS_FIELD_NUMBER: _ClassVar[int]
     LEASE_MS_FIELD_NUMBER: _ClassVar[int]
     RESUME_FIELD_NUMBER: _ClassVar[int]
+    LANE_FIELD_NUMBER: _ClassVar[int]
     session: str
     token: str
     first_position: int
@@ -40,7 +41,8 @@ class Begin(_message.Message):
     sources_interval_ms: int
     lease_ms: int
     resume: bool
-    def __init__(self, session: _Optional[str] = ..., token: _Optional[str] = ..., first_position: _Optional[int] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., connection: _Optional[_Union[ConnectionSettings, _Mapping]] = ..., sources_interval_ms: _Optional[int] = ..., lease_ms: _Optional[int] = ..., resume: bool = ...) -> None: ...
+    lane: int
+    def __init__(self, session: _Optional[str] = ..., token: _Optional[str] = ..., first_position: _Optional[int] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., connection: _Optional[_Union[ConnectionSettings, _Mapping]] = ..., sources_interval_ms: _Optional[int] = ..., lease_ms: _Optional[int] = ..., resume: bool = ..., lane: _Optional[int] = ...) -> None: ...
 
 class Share(_message.Message):
     __slots__ = ("number", "in_flight_max", "bytes_max", "status_interval_ms")
@@ -229,16 +231,18 @@ class Counters(_message.Message):
     def __init__(self, received: _Optional[int] = ..., emitted: _Optional[int] = ..., finished: _Optional[int] = ..., touched: _Optional[int] = ..., requeued: _Optional[int] = ..., timed_out: _Optional[int] = ..., redelivered: _Optional[int] = ..., dropped: _Optional[int] = ..., dead_lettered: _Optional[int] = ..., failed_connections: _Optional[int] = ...) -> None: ...
 
 class ReadRequest(_message.Message):
-    __slots__ = ("first", "end", "columns", "memory_domain")
+    __slots__ = ("first", "end", "columns", "memory_domain", "lane")
     FIRST_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
     COLUMNS_FIELD_NUMBER: _ClassVar[int]
     MEMORY_DOMAIN_FIELD_NUMBER: _ClassVar[int]
+    LANE_FIELD_NUMBER: _ClassVar[int]
     first: int
     end: int
     columns: _containers.RepeatedScalarFieldContainer[str]
     memory_domain: str
-    def __init__(self, first: _Optional[int] = ..., end: _Optional[int] = ..., columns: _Optional[_Iterable[str]] = ..., memory_domain: _Optional[str] = ...) -> None: ...
+    lane: int
+    def __init__(self, first: _Optional[int] = ..., end: _Optional[int] = ..., columns: _Optional[_Iterable[str]] = ..., memory_domain: _Optional[str] = ..., lane: _Optional[int] = ...) -> None: ...
 
 class Rows(_message.Message):
     __slots__ = ("topic", "nsqd", "message_count", "columns", "memory")

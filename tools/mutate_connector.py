@@ -74,6 +74,20 @@ FAULTS = [
         ("coordinator", "test"),
     ),
     Fault(
+        "I2: a receiver reads for another lane",
+        "connector/receiver_service.py",
+        "        if request.lane != self._lane or request.first < ",
+        "        if request.first < ",
+        ("receiver_host", "another_lane"),
+    ),
+    Fault(
+        "I2: a session of one lane goes on for another",
+        "connector/fleet.py",
+        "replace(self._beginning, lane=member.lane, ",
+        "replace(self._beginning, ",
+        ("receiver_host", "another_lane"),
+    ),
+    Fault(
         "I3: a batch of another run has rows",
         "connector/coordinator.py",
         "        if end.session != self.session:\n",

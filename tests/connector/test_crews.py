@@ -157,6 +157,7 @@ def test_receivers_share_what_may_be_in_flight(
     LocalCrew(parse_source_options(OPTIONS | texts), QUERY, nothing, nothing)
     shares = [make_setup(0, 0).limits for make_setup in made]
     assert len(shares) == count
+    assert [make_setup(0, 0).lane for make_setup in made] == list(range(count))
     assert sum(share.in_flight_max for share in shares) == in_flight
     assert max(share.in_flight_max for share in shares) - min(share.in_flight_max for share in shares) <= 1
     assert size - count < sum(share.bytes_max for share in shares) <= size

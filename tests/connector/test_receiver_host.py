@@ -13,15 +13,20 @@ import pytest
 
 from pyspark_nsq.connector.beginning import Beginning, from_message, to_message
 from pyspark_nsq.connector.channels import TOKEN_KEY, listen, make_server
+from pyspark_nsq.connector.connection import Connection, Source
 from pyspark_nsq.connector.fleet import Fleet
+from pyspark_nsq.connector.handshake import ServerFacts
 from pyspark_nsq.connector.offsets import first_position
 from pyspark_nsq.connector.options import parse_source_options
 from pyspark_nsq.connector.placement import Member, Placement
 from pyspark_nsq.connector.receiver_host import HostService
-from pyspark_nsq.connector.settings import ConnectionSettings, Secret, Security
+from pyspark_nsq.connector.rows import Place, RangePartition, fetch
+from pyspark_nsq.connector.settings import Address, ConnectionSettings, Secret, Security
 from pyspark_nsq.connector.source_state import Limits
 from pyspark_nsq.proto import receiver_pb2 as pb
 from pyspark_nsq.proto import receiver_pb2_grpc
+from pyspark_nsq.proto.columns import decode_frames
+from pyspark_nsq.proto.frames import encode_message
 
 HOST_TOKEN = "the token of the host"
 LIMITS = Limits("channel", 0, 2**20, 2**20, None, None, 0.1, 1.0)
@@ -155,6 +160,17 @@ def test_a_session_outlives_its_stream_but_not_its_lease(host: Host) -> None:
     wait_until(lambda: newer.ended and not host.service.sessions)
 
 
+def test_a_session_of_one_lane_is_none_of_another(host: Host) -> None:
+    next(host.control(begin()))
+    (session,) = host.service.sessions
+    resuming = begin(replace(BEGINNING, lane=1))
+    resuming.begin.resume = True
+    assert refusal(host.control(resuming)) is grpc.StatusCode.NOT_FOUND
+    next(host.control(begin(replace(BEGINNING, lane=1))))
+    assert session.ended
+    assert host.service.sessions != [session]
+
+
 def test_only_a_session_that_is_there_is_resumed(host: Host) -> None:
     resuming = begin()
     resuming.begin.resume = True
@@ -193,7 +209,7 @@ def test_beginnings_cross_the_wire_whole() -> None:
     security = Security(tls=True, tls_ca_file="ca", auth_secret=Secret("secret"), tls_key_password=Secret("password"))
     settings = ConnectionSettings(security=security, snappy=True, client_id="me", msg_timeout_ms=5, sample_rate=7)
     limits = Limits("c#ephemeral", 5, 6, 7, 8, "dead", 0.5, 2.5, 123)
-    told = Beginning("s" * 16, "t" * 64, first_position(3), limits, settings, 0.1, 12.0)
+    told = Beginning("s" * 16, "t" * 64, first_position(3), limits, settings, 0.1, 12.0, lane=5)
     assert from_message(to_message(told)) == told
     assert from_message(to_message(BEGINNING)) == BEGINNING
     assert "t" * 64 not in repr(told)
@@ -301,6 +317,49 @@ def test_its_successor_may_be_at_the_same_address(make_fleet: MakeFleet, host: H
     wait_until(lambda: fleet.live == [0] and successor.service.sessions)
     assert successor.service.sessions[0].beginning.first_position == first_position(1)
     successor.stop()
+
+
+def hold(host: Host, bodies: list[bytes]) -> None:
+    """Have the receiver there hold these."""
+    (session,) = host.service.sessions
+    frames = b"".join(encode_message(1, 1, b"%016d" % number, body) for number, body in enumerate(bodies))
+    messages = decode_frames(frames, 2**20).messages
+    connection = Connection(Source("t", Address("h", 1)), ServerFacts("1", 2500, 60_000, 900_000), "c", 2**20)
+    session.loop.call(lambda now: session.core.lane.append(messages, connection, now)).result()
+
+
+def read(host: Host, lane: int, first: int, end: int) -> list[bytes]:
+    """What a task reads there."""
+    pieces = fetch(RangePartition(Place(host.address, lane), HOST_TOKEN, first, end), ["body"])
+    return [body for piece in pieces if piece.messages for body in piece.messages.column("body").to_pylist()]
+
+
+def test_a_successor_at_the_same_address_with_another_lane_has_nothing_of_the_first(make_fleet: MakeFleet) -> None:
+    """Lanes count their incarnations each for itself, so that the positions may be the same."""
+    fleet, first, second = make_fleet(), Host(), Host()
+    port = int(second.address.rpartition(":")[2])
+    fleet.register("a", first.address, first.instance)
+    wait_until(lambda: fleet.live == [0])
+    fleet.register("b", second.address, second.instance)
+    wait_until(lambda: fleet.live == [0, 1])
+    second.stop()
+    second = Host(port)
+    fleet.register("b", second.address, second.instance)
+    wait_until(lambda: fleet.live == [0, 1] and second.service.sessions)
+    begin = first_position(1)
+    hold(second, [b"one", b"two"])
+    assert read(second, 1, begin, begin + 2) == [b"one", b"two"]
+    first.service.stop()
+    wait_until(lambda: fleet.live == [1])
+    second.stop()
+    second = Host(port)
+    fleet.register("b", second.address, second.instance)
+    wait_until(lambda: fleet.live == [0] and second.service.sessions)
+    hold(second, [b"three", b"four"])
+    assert read(second, 0, begin, begin + 2) == [b"three", b"four"]
+    assert read(second, 1, begin, begin + 2) == []
+    first.stop()
+    second.stop()
 
 
 def test_one_that_gives_back_what_it_holds_keeps_its_part_of_the_budget(
