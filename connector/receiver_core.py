@@ -142,7 +142,9 @@ class ReceiverCore:
             self.failure = str(error)
         if not connection.subscribed:
             state.refusal = str(error) if isinstance(error, SecurityError) else ""
-        state.suspect_until = now + connection.max_msg_timeout_s + _FORGET_MARGIN_S
+        if not (connection.closed_by_nsqd and state.usable):
+            # nsqd may have crashed, or may before it is connected again. The other connections would tell of that.
+            state.suspect_until = now + connection.max_msg_timeout_s + _FORGET_MARGIN_S
         self.suspects.lose(connection)
         self._memory.forget(connection)
         # After its answer to CLS nsqd has read all.
@@ -258,7 +260,7 @@ class ReceiverCore:
     ) -> pa.RecordBatch:
         """Keep back what another receiver may hold: ``settle`` tells what becomes of it."""
         if now < state.suspect_until:
-            # nsqd may have crashed, and then counts attempts anew.
+            # After a crash nsqd counts attempts anew.
             self.suspects.add(messages, connection, now)
             return messages.slice(0, 0)
         is_suspect = delivered_again(messages)

@@ -45,6 +45,14 @@ class Receivers:
             for index in only:
                 step(self.cores[index], [self.nsqd], now)
                 step(self.cores[index], [self.nsqd], now)
+                self._close(self.cores[index], now)
+
+    def _close(self, core: ReceiverCore, now: float) -> None:
+        """Those that are closed in order."""
+        for connection in self.connections(core):
+            if connection.closed_by_nsqd and connection.in_flight == 0:
+                self.nsqd.cut(connection)
+                core.lost_connection(connection, now)
 
     def arbitrate(self, now: float) -> None:
         for core, other in (self.cores, self.cores[::-1]):
@@ -144,6 +152,36 @@ def test_only_what_came_before_waits(receivers: Receivers) -> None:
     receivers.run(3.0, only=[1])
     assert second.lane.end == 10
     assert len(second.suspects) == 0
+
+
+def test_what_comes_after_a_surplus_connection_was_closed_does_not_wait() -> None:
+    receivers = Receivers(ModelNsqd(rdy_max=10))
+    core = receivers.cores[0]
+    receivers.nsqd.publish(300)
+    counts = []
+    for tick in range(400):
+        receivers.run(tick * 0.25, only=[0])
+        receivers.emit(core, tick * 0.25)
+        counts.append(len(receivers.nsqd.clients))
+    assert (max(counts), counts[-1]) == (3, 1)
+    receivers.nsqd.publish(10)
+    receivers.run(100.0, only=[0])
+    assert (core.lane.held, len(core.suspects)) == (10, 0)
+
+
+def test_where_no_connection_is_left_to_tell_of_a_crash_what_comes_waits() -> None:
+    """The source was another receiver's for a while."""
+    receivers = Receivers(ModelNsqd(rdy_max=10))
+    core, source = receivers.cores[0], receivers.nsqd.source
+    receivers.run(0.0, only=[0])
+    core.assign([], [source], {source})
+    receivers.run(1.0, 3.0, 5.0, only=[0])
+    assert not receivers.nsqd.clients
+    core.assign([source], [source])
+    receivers.run(6.0, only=[0])
+    receivers.nsqd.publish(10)
+    receivers.run(7.0, only=[0])
+    assert (core.lane.held, len(core.suspects)) == (0, 10)
 
 
 @pytest.mark.parametrize("seed", range(20))
