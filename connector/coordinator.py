@@ -7,7 +7,7 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 from pyspark.sql.datasource import InputPartition
@@ -77,7 +77,7 @@ class Coordinator:
         # Which receivers were ever connected to a source, and may hold messages of it.
         self._holders: dict[Source, set[int]] = {}
         self._dealing = threading.Lock()
-        self._arbiter = Arbiter(lambda: self._receivers, self._token, options.receivers.tls)
+        self._arbiter = Arbiter(lambda: self._receivers, self._holders_of, self._token, options.receivers.tls)
         self._count()
 
     def start(self) -> None:
@@ -140,6 +140,10 @@ class Coordinator:
                 own = [source for source in dealt if index in dealt[source]]
                 moved = [source for source in dealt if index not in dealt[source]]
                 self._receivers[index].assign(own, shared, moved)
+
+    def _holders_of(self, source: Source) -> Collection[int]:
+        with self._dealing:
+            return frozenset(self._holders.get(source, range(len(self._receivers))))
 
     def _wake(self) -> None:
         with self._news:

@@ -102,6 +102,13 @@ FAULTS = [
         ("receiver_core", "test"),
     ),
     Fault(
+        "one that does not answer is taken to hold nothing",
+        "connector/arbiter.py",
+        "        if source not in unanswered:\n",
+        "        if True:\n",
+        ("shared_sources", "answer"),
+    ),
+    Fault(
         "I4: nothing is given back at the end",
         "connector/receiver_core.py",
         "        self.stopping = True\n",

@@ -370,3 +370,15 @@ def test_sources_that_nobody_holds_are_forgotten(make: MakeCoordinator) -> None:
         coordinator._sources_changed([source])
     # One that the receiver may still have messages of, and the last two.
     assert coordinator._holders.keys() == {sources[0], *sources[-2:]}
+
+
+def test_those_hold_messages_of_a_source_that_were_ever_connected_to_it(make: MakeCoordinator) -> None:
+    coordinator, _ = make(receivers="3")
+    sources = [Source("t", Address("h", port)) for port in range(6)]
+    coordinator._sources_changed(sources[:1])
+    assert coordinator._holders_of(sources[0]) == {0, 1, 2}
+    coordinator._sources_changed(sources)
+    assert coordinator._holders_of(sources[0]) == {0, 1, 2}
+    assert sorted(len(coordinator._holders_of(source)) for source in sources) == [1, 1, 1, 1, 1, 3]
+    # Of what is not known anybody might.
+    assert coordinator._holders_of(Source("t", Address("h", 7))) == {0, 1, 2}

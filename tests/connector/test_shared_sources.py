@@ -3,20 +3,24 @@
 import random
 import threading
 from collections import Counter
-from collections.abc import Sequence
-from types import SimpleNamespace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
+import grpc
 import pytest
 from model_nsqd import ModelNsqd, step
 
 from pyspark_nsq.connector import arbiter
 from pyspark_nsq.connector.arbiter import Arbiter, verdicts
+from pyspark_nsq.connector.channels import Guard, listen, make_server, open_channel
 from pyspark_nsq.connector.connection import Connection, Source
 from pyspark_nsq.connector.receiver_core import ReceiverCore
 from pyspark_nsq.connector.settings import Address
 from pyspark_nsq.connector.source_state import Limits
 from pyspark_nsq.connector.wire import from_source
 from pyspark_nsq.proto import receiver_pb2 as pb
+from pyspark_nsq.proto import receiver_pb2_grpc
 
 LIMITS = Limits(
     channel="channel",
@@ -221,31 +225,159 @@ def test_whatever_happens_each_message_is_emitted_once(seed: int) -> None:
     assert not nsqd.in_flight()
 
 
+# The arbiter.
+
+TOKEN = "the token of the query"
+SOURCES = [Source("topic", Address("host", port)) for port in (1, 2)]
+
+
+def messages(source: Source, *numbers: int) -> pb.SourceMessages:
+    return pb.SourceMessages(source=from_source(source), ids=b"".join(b"%016d" % number for number in numbers))
+
+
 def test_finished_anywhere_is_finished_and_known_nowhere_is_new() -> None:
-    source = from_source(Source("topic", Address("host", 1)))
-    ids = [b"%016d" % number for number in range(4)]
+    source = SOURCES[0]
+    answers = [
+        pb.Verdicts(held=[messages(source, 0, 1)]),
+        pb.Verdicts(finished=[messages(source, 1, 2)]),
+        pb.Verdicts(),
+    ]
+    found = verdicts(pb.Suspects(messages=[messages(source, 0, 1, 2, 3)]), answers)
+    assert list(found.finished) == [messages(source, 1, 2)]
+    assert list(found.unknown) == [messages(source, 3)]
 
-    def messages(*which: int) -> list[pb.SourceMessages]:
-        return [pb.SourceMessages(source=source, ids=b"".join(ids[number] for number in which))]
 
-    answers = [pb.Verdicts(held=messages(0, 1)), pb.Verdicts(finished=messages(1, 2)), pb.Verdicts()]
-    found = verdicts(pb.Suspects(messages=messages(0, 1, 2, 3)), answers)
-    assert list(found.finished) == messages(1, 2)
-    assert list(found.unknown) == messages(3)
+@dataclass
+class Party(receiver_pb2_grpc.ReceiverServicer):
+    """A receiver that keeps these messages back, and says of others' what it is told to."""
+
+    suspects: pb.Suspects = field(default_factory=pb.Suspects)
+    verdicts: pb.Verdicts | None = field(default_factory=pb.Verdicts)
+    address: str = ""
+    settled: list[pb.Verdicts] = field(default_factory=list)
+    asked: list[pb.Suspects] = field(default_factory=list)
+    is_there: bool = True
+
+    @property
+    def status(self) -> pb.Status | None:
+        return pb.Status(suspects=len(self.suspects.messages)) if self.is_there else None
+
+    def Settle(self, request: pb.Verdicts, _context: grpc.ServicerContext) -> pb.Suspects:  # noqa: N802
+        self.settled.append(request)
+        return self.suspects
+
+    def Judge(self, request: pb.Suspects, context: grpc.ServicerContext) -> pb.Verdicts:  # noqa: N802
+        self.asked.append(request)
+        if self.verdicts is None:
+            context.abort(grpc.StatusCode.UNAVAILABLE, "this receiver gives back what it holds")
+        assert self.verdicts
+        return self.verdicts
 
 
-def test_suspects_are_settled_on_after_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+MakeParties = Callable[..., list[Party]]
+
+
+@pytest.fixture
+def serve() -> Iterator[MakeParties]:
+    servers: list[grpc.Server] = []
+
+    def serve(*parties: Party) -> list[Party]:
+        for party in parties:
+            servers.append(make_server(4, [Guard(TOKEN)]))
+            receiver_pb2_grpc.add_ReceiverServicer_to_server(party, servers[-1])  # type: ignore[no-untyped-call]
+            party.address = f"127.0.0.1:{listen(servers[-1], '127.0.0.1', [0], None)}"
+            servers[-1].start()
+        return list(parties)
+
+    yield serve
+    for server in servers:
+        server.stop(0).wait()
+
+
+def everybody(parties: Sequence[Party]) -> Callable[[Source], range]:
+    return lambda _source: range(len(parties))
+
+
+def test_those_are_asked_who_may_hold_messages_of_the_source(serve: MakeParties) -> None:
+    """Of thousands of receivers that is mostly one or two."""
+    suspects = [messages(SOURCES[0], 1), messages(SOURCES[1], 2)]
+    verdict = pb.Verdicts(finished=[messages(SOURCES[0], 1)])
+    parties = serve(Party(pb.Suspects(messages=suspects)), Party(verdicts=verdict), Party(), Party())
+    holders = {SOURCES[0]: {0, 1}, SOURCES[1]: {0, 2}}
+    Arbiter(lambda: parties, lambda source: holders[source], TOKEN)._settle_all()
+    assert [list(asked.messages) for party in parties for asked in party.asked] == [[suspects[0]], [suspects[1]]]
+    assert [len(party.asked) for party in parties] == [0, 1, 1, 0]
+    _, settled = parties[0].settled
+    assert [each for each in settled.finished if each.ids] == [messages(SOURCES[0], 1)]
+    assert [each for each in settled.unknown if each.ids] == [messages(SOURCES[1], 2)]
+
+
+def test_one_that_does_not_answer_keeps_only_its_own_sources_waiting(serve: MakeParties) -> None:
+    suspects = [messages(SOURCES[0], 1, 2), messages(SOURCES[1], 3)]
+    finished = pb.Verdicts(finished=[messages(SOURCES[0], 1)])
+    parties = serve(Party(pb.Suspects(messages=suspects)), Party(verdicts=None), Party(verdicts=finished))
+    holders = {SOURCES[0]: {0, 1, 2}, SOURCES[1]: {0, 2}}
+    arbiter = Arbiter(lambda: parties, lambda source: holders[source], TOKEN)
+    arbiter._settle_all()
+    _, settled = parties[0].settled
+    assert [each for each in settled.finished if each.ids] == [messages(SOURCES[0], 1)]
+    # Whether it has the other one of the first source nobody knows.
+    assert [each for each in settled.unknown if each.ids] == [messages(SOURCES[1], 3)]
+    parties[1].is_there = False
+    arbiter._settle_all()
+    assert [each for each in parties[0].settled[-1].unknown if each.ids] == [
+        messages(SOURCES[0], 2),
+        messages(SOURCES[1], 3),
+    ]
+
+
+def test_connections_last_as_long_as_receivers_are_there_and_answer(
+    serve: MakeParties, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+
+    def count(address: str, tls: Any) -> grpc.Channel:
+        opened.append(address)
+        return open_channel(address, tls)
+
+    monkeypatch.setattr(arbiter, "open_channel", count)
+    parties = serve(Party(pb.Suspects(messages=[messages(SOURCES[0], 1)])), Party())
+    first, second = (party.address for party in parties)
+    settling = Arbiter(lambda: parties, everybody(parties), TOKEN)
+    for _ in range(3):
+        settling._settle_all()
+    assert sorted(opened) == sorted([first, second])
+    parties[1].is_there = False
+    settling._settle_all()
+    assert settling._channels.keys() == {first}
+    # What it is to trust, or where it is, may have changed.
+    parties[1].is_there, parties[1].verdicts = True, None
+    settling._settle_all()
+    assert settling._channels.keys() == {first}
+    parties[0].is_there = parties[1].is_there = False
+    settling._settle_all()
+    assert not settling._channels
+
+
+def test_suspects_are_settled_on_after_a_failure(serve: MakeParties, monkeypatch: pytest.MonkeyPatch) -> None:
     """As where a file of certificates is missing for a moment."""
-    asked = [threading.Event(), threading.Event()]
+    failed = threading.Event()
 
-    def fail_at_first(*_: object) -> pb.Suspects:
-        if not asked[0].is_set():
-            asked[0].set()
+    def fail_at_first(address: str, tls: Any) -> grpc.Channel:
+        if not failed.is_set():
+            failed.set()
             raise FileNotFoundError
-        asked[1].set()
-        return pb.Suspects()
+        return open_channel(address, tls)
 
-    monkeypatch.setattr(arbiter, "call_once", fail_at_first)
-    party = SimpleNamespace(address="127.0.0.1:1", status=pb.Status(suspects=1))
-    Arbiter(lambda: [party], "token").start()
-    assert asked[1].wait(60)
+    monkeypatch.setattr(arbiter, "open_channel", fail_at_first)
+    settled = threading.Event()
+
+    class Settled(Party):
+        def Settle(self, request: pb.Verdicts, _context: grpc.ServicerContext) -> pb.Suspects:  # noqa: N802
+            if request.unknown:
+                settled.set()
+            return self.suspects
+
+    parties = serve(Settled(pb.Suspects(messages=[messages(SOURCES[0], 1)])), Party())
+    Arbiter(lambda: parties, everybody(parties), TOKEN).start()
+    assert settled.wait(60)
