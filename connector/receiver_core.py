@@ -8,7 +8,6 @@ import logging
 import math
 from collections.abc import Collection, Iterable
 from dataclasses import replace
-from itertools import chain
 from typing import Final
 
 import numpy as np
@@ -201,15 +200,15 @@ class ReceiverCore:
         note_use(state, (connection,), now)
 
     def _take_in(self, state: SourceState, connection: Connection, messages: pa.RecordBatch, now: float) -> None:
-        self._recall(state, connection, messages, now)
+        self._recall(state, messages, now)
         if state.redeliveries:
             messages = self._without_redelivered(state, connection, messages, now)
         if state.shared:
             messages = self._without_suspects(state, connection, messages, now)
         self._accept(state, connection, messages, now)
 
-    def _recall(self, state: SourceState, connection: Connection, messages: pa.RecordBatch, now: float) -> None:
-        """Be ready for those that nsqd delivers again on a connection that lasts.
+    def _recall(self, state: SourceState, messages: pa.RecordBatch, now: float) -> None:
+        """Be ready for those that nsqd delivers again although their connection lasts.
 
         Both ways may take longer than a message's time-out: the FIN for its first copy, or that copy itself.
         """
@@ -217,11 +216,9 @@ class ReceiverCore:
         if not again.any():
             return
         self._index_all(state.source)
-        if fins := connection.recent_fins():
-            recent = set(split_ids(fins))
-            repeated = split_ids(id_column(messages.filter(mask_array(again))))
-            if finished := [message_id for message_id in repeated if message_id in recent]:
-                state.redeliveries.commit(finished, now)
+        repeated = split_ids(id_column(messages.filter(mask_array(again))))
+        if finished := state.recent_fins().intersection(repeated):
+            state.redeliveries.commit(finished, now)
 
     def _accept(self, state: SourceState, connection: Connection, messages: pa.RecordBatch, now: float) -> None:
         """Messages that nobody has: they are to be emitted, if they are no poison."""
@@ -291,8 +288,7 @@ class ReceiverCore:
         if state is None:
             return b"", b""
         self._index_all(source)
-        recent = [split_ids(connection.recent_fins()) for connection in state.connections]
-        return state.redeliveries.judge(ids, chain.from_iterable(recent))
+        return state.redeliveries.judge(ids, state.recent_fins())
 
     def _without_poison(
         self, state: SourceState, connection: Connection, messages: pa.RecordBatch, attempts_max: int
@@ -314,7 +310,7 @@ class ReceiverCore:
 
     def _finish_ids(self, state: SourceState, connection: Connection, ids: Ids) -> None:
         connection.finish(ids)
-        state.counts.finished += len(ids) // MESSAGE_ID_SIZE
+        state.finished(ids)
 
     def _too_late(self, state: SourceState, connection: Connection, failed: Failed, now: float) -> None:
         """nsqd has given the message up, and delivers it again, to whomever."""
@@ -436,6 +432,7 @@ class ReceiverCore:
         for state in list(self.sources.values()):
             timeout_s = max((c.max_msg_timeout_s for c in state.connections), default=math.inf)
             state.redeliveries.forget(now, timeout_s + _FORGET_MARGIN_S)
+            state.fin_index = None
             is_gone = not (state.assigned or state.opening or state.connections or state.source in in_lane)
             if is_gone and now - state.lost_at > _GONE_S:
                 del self.sources[state.source]

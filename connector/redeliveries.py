@@ -1,6 +1,6 @@
 """Messages of one source that nsqd may deliver again although this receiver has, or had, them."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from itertools import islice
 from typing import Final
 
@@ -97,9 +97,10 @@ class Redeliveries:
                 is_new[row] = False
         return is_new, held, committed
 
-    def judge(self, ids: bytes | memoryview, also_committed: Iterable[bytes]) -> tuple[bytes, bytes]:
+    def judge(self, ids: bytes | memoryview, also_committed: Container[bytes]) -> tuple[bytes, bytes]:
         """Of messages that came to somebody else: which are held, and which are committed."""
-        known, also = split_ids(ids), set(also_committed)
+        known = split_ids(ids)
         held = [each for each in known if each in self.held]
-        committed = [each for each in known if each not in self.held and (each in self._committed or each in also)]
+        done = [each for each in known if each in self._committed or each in also_committed]
+        committed = [each for each in done if each not in self.held]
         return b"".join(held), b"".join(committed)

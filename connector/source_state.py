@@ -1,9 +1,11 @@
 """What a receiver knows of each source: a topic on an nsqd."""
 
 from dataclasses import dataclass, field, fields
+from itertools import chain
 
-from pyspark_nsq.connector.connection import Connection, Source
-from pyspark_nsq.connector.redeliveries import Redeliveries
+from pyspark_nsq.connector.connection import Connection, Ids, Source
+from pyspark_nsq.connector.redeliveries import Redeliveries, split_ids
+from pyspark_nsq.proto.frames import MESSAGE_ID_SIZE
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,8 @@ class SourceState:
     counts: Counts = field(default_factory=Counts)
     redeliveries: Redeliveries = field(default_factory=Redeliveries)
     connections: list[Connection] = field(default_factory=list)
+    # What ``recent_fins`` has found: to find it takes a while, to keep it much memory.
+    fin_index: set[bytes] | None = None
     assigned: bool = False
     # Another receiver has it now: nothing more is to come here.
     leaving: bool = False
@@ -67,6 +71,18 @@ class SourceState:
     turn_ended_at: float = 0.0
     lost_at: float = 0.0
     received_until_mark: int = 0
+
+    def recent_fins(self) -> set[bytes]:
+        """The ids whose FIN nsqd may not have seen: it delivers them again on whichever connection."""
+        if self.fin_index is None:
+            self.fin_index = set(chain.from_iterable(split_ids(each.recent_fins()) for each in self.connections))
+        return self.fin_index
+
+    def finished(self, ids: Ids) -> None:
+        """FIN was sent for these."""
+        self.counts.finished += len(ids) // MESSAGE_ID_SIZE
+        if self.fin_index is not None:
+            self.fin_index.update(split_ids(ids))
 
     @property
     def usable(self) -> list[Connection]:

@@ -208,6 +208,41 @@ def test_a_message_that_comes_again_while_its_fin_is_on_its_way_is_not_emitted_a
     assert nsqd.in_flight() == 0
 
 
+def test_nor_when_it_comes_on_another_connection() -> None:
+    nsqd = ModelNsqd(rdy_max=5, timeout_s=60)
+    core = started(nsqd, in_flight_max=10)
+    published = nsqd.publish(10)
+    run(core, nsqd, 1.0, 2.0)
+    first = connection_of(nsqd)
+    assert len(nsqd.clients) == 2
+    core.finish(10, 3.0)
+    # As above, and what the first one had comes on the second.
+    nsqd.clients[first].rdy = 0
+    nsqd.expire(63.0)
+    nsqd.deliver(core, 63.0)
+    nsqd.clients[first].rdy = 5
+    assert core.lane.end == 10
+    run(core, nsqd, 63.0, 64.0)
+    assert core.lane.end == 10
+    assert nsqd.finished == Counter(published)
+    assert nsqd.in_flight() == 0
+
+
+def test_fins_are_looked_up_also_where_more_come_meanwhile() -> None:
+    nsqd = ModelNsqd(rdy_max=5, timeout_s=60)
+    core = started(nsqd, in_flight_max=10)
+    nsqd.publish(10)
+    run(core, nsqd, 1.0, 2.0)
+    state = core.sources[nsqd.source]
+    core.finish(4, 3.0)
+    assert len(state.recent_fins()) == 4
+    core.finish(10, 3.0)
+    assert len(state.recent_fins()) == 10
+    # What it takes to look them up is not kept.
+    run(core, nsqd, 4.0)
+    assert state.fin_index is None
+
+
 def test_many_connections_remember_fewer_fins_each(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pyspark_nsq.connector.memory._RECENT_FINS_MAX", 100)
     nsqds = [ModelNsqd(port=port, rdy_max=2) for port in range(1, 6)]
