@@ -86,6 +86,8 @@ class ReceiverLoop:
         if lifeline_fd is not None:
             self._selector.register(lifeline_fd, selectors.EVENT_READ, partial(self._lifeline_ended, lifeline_fd))
         self._stopped = False
+        # No command follows those that wait to be sent.
+        self._ending = False
         self._closed = False
 
     # For other threads, and for signal handlers.
@@ -124,10 +126,9 @@ class ReceiverLoop:
             self._round(TICK_S)
         self._core.stop(time.monotonic())
         self._close(lambda link: link.connection.closed_by_nsqd)
+        self._ending = True
         self._core.requeue()
         self._send()
-        for link in self._links.values():
-            _end_sending(link.stream)
         self._close(lambda _link: False)
         log.info("gave back what was unfinished, and stopped")
 
@@ -268,11 +269,13 @@ class ReceiverLoop:
     def _send(self) -> None:
         now = time.monotonic()
         for link in list(self._links.values()):
-            if link.connection.has_output or link.writes:
-                try:
+            try:
+                if link.connection.has_output or link.writes:
                     self._flush(link)
-                except OSError as error:
-                    self._lose(link, error, now)
+                if self._ending and not link.stream.unsent_size:
+                    _end_sending(link.stream)
+            except OSError as error:
+                self._lose(link, error, now)
             connection = link.connection
             if connection.closed_by_nsqd and connection.in_flight == 0 and not self._stopped:
                 self._lose(link, None, now)

@@ -123,6 +123,13 @@ FAULTS = [
         ("receiver_loop", "test"),
     ),
     Fault(
+        "I4: what is not sent at the end is cut off",
+        "connector/receiver_loop.py",
+        "if self._ending and not link.stream.unsent_size:",
+        "if self._ending:",
+        ("receiver_loop", "reads_late"),
+    ),
+    Fault(
         "a slow batch is not touched",
         "connector/receiver_core.py",
         "                    owner.touch(ids)\n",

@@ -1,5 +1,6 @@
 """The loop with nsqds that follow a script: what it sends at its end, and whom it keeps waiting."""
 
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -89,8 +90,8 @@ def until_closed(peer: Peer) -> list[bytes]:
     return lines[:-1]
 
 
-def subscribe(peer: Peer) -> None:
-    peer.identify()
+def subscribe(peer: Peer, **facts: object) -> None:
+    peer.identify(**facts)
     assert peer.read_line().startswith(b"SUB ")
     peer.answer()
 
@@ -137,6 +138,48 @@ def test_a_message_that_crosses_the_end_is_given_back(start_peer: StartPeer, sta
         b"REQ early-0123456789 0",
         b"REQ late-00123456789 0",
     ]
+
+
+def test_what_an_nsqd_reads_late_is_given_back_too(
+    start_peer: StartPeer, start_loop: StartLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does not read before the time for its answer to CLS is over."""
+    count = 20_000
+    monkeypatch.setattr(receiver_loop, "_CLOSE_S", 0.1)
+    is_over = threading.Event()
+    given_back = bytearray()
+    ended = threading.Event()
+
+    def read_late(peer: Peer) -> None:
+        subscribe(peer, max_rdy_count=count)
+        assert peer.read_line() == b"RDY %d" % count
+        for number in range(count):
+            peer.send(encode_message(1, 1, b"%016d" % number, b""))
+        is_over.wait(20)
+        while piece := peer.socket.recv(2**20):
+            given_back.extend(piece)
+        ended.set()
+
+    running = start_loop(replace(LIMITS, in_flight_max=count))
+    requeue, unsent_sizes = running.core.requeue, list[int]()
+
+    def note() -> None:
+        requeue()
+        unsent_sizes.append(link.stream.unsent_size)
+        if len(unsent_sizes) == 2:
+            monkeypatch.setattr(receiver_loop, "_CLOSE_S", 60.0)
+            is_over.set()
+
+    monkeypatch.setattr(running.core, "requeue", note)
+    running.assign(Source("t", start_peer(read_late).address))
+    wait_until(lambda: running.core.lane.end == count)
+    (link,) = running.loop._links.values()
+    # What the two sockets take is a small part of it.
+    link.stream._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 32768)
+    running.loop.stop()
+    assert ended.wait(20)
+    assert unsent_sizes[1]
+    assert given_back.count(b"REQ ") == count
 
 
 def test_an_nsqd_that_never_answers_keeps_nobody_else_waiting(start_peer: StartPeer, start_loop: StartLoop) -> None:
