@@ -18,7 +18,7 @@ from pyspark_nsq.connector.beginning import Beginning, from_message
 from pyspark_nsq.connector.channels import token_in
 from pyspark_nsq.connector.receiver_core import ReceiverCore
 from pyspark_nsq.connector.receiver_loop import ReceiverLoop
-from pyspark_nsq.connector.receiver_service import ReceiverService, StatusBoard
+from pyspark_nsq.connector.receiver_service import GIVING_BACK, ReceiverService, StatusBoard
 from pyspark_nsq.proto import receiver_pb2 as pb
 from pyspark_nsq.proto import receiver_pb2_grpc
 
@@ -31,7 +31,6 @@ _BEATS: Final = 4
 _STATUS_INTERVAL_S: Final = 0.02
 # Longer than a session needs to give everything back.
 _END_S: Final = 6.0
-_GIVING_BACK: Final = "this receiver gives back what it holds"
 
 
 class Session:
@@ -168,7 +167,7 @@ class HostService(receiver_pb2_grpc.ReceiverServicer):
         if session is None:
             if any(each.beginning == beginning and not each.ended for each in self.sessions):
                 # What it has in flight is nobody else's part of the budget yet.
-                context.abort(grpc.StatusCode.UNAVAILABLE, _GIVING_BACK)
+                context.abort(grpc.StatusCode.UNAVAILABLE, GIVING_BACK)
             context.abort(grpc.StatusCode.NOT_FOUND, "this receiver does not have the session any more")
         assert session
         return session
@@ -212,7 +211,7 @@ class HostService(receiver_pb2_grpc.ReceiverServicer):
         if session is None:
             context.abort(grpc.StatusCode.UNAUTHENTICATED, "the token of this query is missing, wrong, or of the past")
         elif session.core.stopping:
-            context.abort(grpc.StatusCode.UNAVAILABLE, _GIVING_BACK)
+            context.abort(grpc.StatusCode.UNAVAILABLE, GIVING_BACK)
         assert session
         return session
 

@@ -32,6 +32,7 @@ _STATUS_PAUSE_S: Final = 0.02
 _THREADS_MAX: Final = 256
 # A task has so long to open the memory that it was told of.
 _OPEN_S: Final = 60.0
+GIVING_BACK: Final = "this receiver gives back what it holds"
 
 
 class StatusBoard:
@@ -169,6 +170,8 @@ class ReceiverService(receiver_pb2_grpc.ReceiverServicer):
         try:
             parts = self._loop.call(lambda _now: self._core.read(request.first, request.end)).result()
         except FinishedError as error:
+            if self._core.stopping:
+                context.abort(grpc.StatusCode.UNAVAILABLE, GIVING_BACK)
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
         except ValueError as error:
             context.abort(grpc.StatusCode.OUT_OF_RANGE, str(error))

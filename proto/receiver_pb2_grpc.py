@@ -68,7 +68,8 @@ class ReceiverServicer(object):
 
     def Read(self, request, context):
         """The messages of a range, in order of position. NOT_FOUND says that the receiver which held them has died: they
-        are lost to this batch, nsqd delivers them again. FAILED_PRECONDITION says that they are finished already.
+        are lost to this batch, nsqd delivers them again. UNAVAILABLE says that it gives them back, and has to be asked again
+        when it has ended. FAILED_PRECONDITION says that they are finished already.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

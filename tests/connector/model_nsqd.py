@@ -1,8 +1,10 @@
 """A channel of an nsqd without sockets and clock: its rules of delivery, for the receiver's core to be tested on."""
 
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
+from typing import Any
 
 from pyspark_nsq.connector.connection import Connection, Source
 from pyspark_nsq.connector.errors import NsqError
@@ -203,6 +205,18 @@ class ModelNsqd:
 
     def in_flight(self) -> int:
         return sum(len(client.in_flight) for client in self.clients.values())
+
+
+class Loop:
+    """A receiver's loop without thread and time: it calls at once."""
+
+    def call(self, function: Callable[[float], Any]) -> "Future[Any]":
+        future: Future[Any] = Future()
+        try:
+            future.set_result(function(0.0))
+        except Exception as error:
+            future.set_exception(error)
+        return future
 
 
 def step(core: ReceiverCore, nsqds: Sequence[ModelNsqd], now: float) -> None:

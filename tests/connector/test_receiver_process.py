@@ -7,13 +7,18 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import grpc
 import pytest
+from model_nsqd import Loop, ModelNsqd, run
+from model_nsqd import started as core_of
 
 from pyspark_nsq.connector.offsets import first_position
 from pyspark_nsq.connector.receiver import Setup
+from pyspark_nsq.connector.receiver_core import ReceiverCore
+from pyspark_nsq.connector.receiver_service import ReceiverService, StatusBoard, serve
 from pyspark_nsq.connector.rows import Place, RangePartition, ReadError, fetch
 from pyspark_nsq.connector.settings import ConnectionSettings
 from pyspark_nsq.connector.source_state import Limits
@@ -71,6 +76,27 @@ def test_a_range_of_the_receiver_before_is_lost_and_nothing_else_is(receiver: "s
         fetch(RangePartition(Place(address), "another", 5, 9), ["body"])
     with pytest.raises(ReadError, match="OUT_OF_RANGE"):
         fetch(RangePartition(Place(address), TOKEN, first_position(1), first_position(1) + 9), ["body"])
+
+
+def serving(core: ReceiverCore, port: int = 0) -> tuple[grpc.Server, int]:
+    """What a receiver serves, without its process."""
+    return serve(ReceiverService(core, Loop(), StatusBoard()), TOKEN, "127.0.0.1", [port], None)  # type: ignore[arg-type]
+
+
+def test_a_task_waits_for_the_successor_of_one_that_gives_back_what_it_holds() -> None:
+    nsqd = ModelNsqd()
+    core = core_of(nsqd)
+    nsqd.publish(4)
+    run(core, nsqd, 1.0)
+    server, port = serving(core)
+    core.stop(2.0)
+    assert code(f"127.0.0.1:{port}", TOKEN, 0, 4) is grpc.StatusCode.UNAVAILABLE
+    with ThreadPoolExecutor() as pool:
+        fetched = pool.submit(fetch, RangePartition(Place(f"127.0.0.1:{port}"), TOKEN, 0, 4), ["body"])
+        server.stop(0).wait()
+        successor, _ = serving(ReceiverCore(LIMITS, first_position(1)), port)
+        assert not fetched.result()
+    successor.stop(0).wait()
 
 
 def test_the_token_is_in_neither_arguments_nor_environment(receiver: "subprocess.Popen[bytes]") -> None:

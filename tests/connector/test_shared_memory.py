@@ -2,13 +2,13 @@
 
 import os
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from collections.abc import Iterator
 from typing import Any
 
 import grpc
 import pyarrow as pa
 import pytest
+from model_nsqd import Loop
 
 from pyspark_nsq.connector import shared_memory
 from pyspark_nsq.connector.connection import Connection, Source
@@ -26,15 +26,6 @@ from pyspark_nsq.proto.frames import encode_message
 TOKEN = "token"
 LIMITS = Limits("channel", 1000, 2**30, 2**20, None, None, 0.1, 10.0)
 COLUMNS = ["body", "id", "timestamp", "attempts"]
-
-
-class Loop:
-    """Calls at once."""
-
-    def call(self, function: Callable[[float], Any]) -> "Future[Any]":
-        future: Future[Any] = Future()
-        future.set_result(function(0.0))
-        return future
 
 
 @pytest.fixture
