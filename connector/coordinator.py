@@ -190,7 +190,7 @@ class Coordinator:
         if self._lasts is not None:
             ends = cut_off(starts, ends, self._lasts)
         count = sum(part.end - part.first for part in map(available, starts, ends))
-        if not count or not self._is_enough(count):
+        if not count or not self._is_enough(count, starts):
             return start
         self._waiting_since = None
         return Offset(self.session, tuple(limit_ends(starts, ends, count_max)))
@@ -226,12 +226,13 @@ class Coordinator:
         # Lanes come as receivers do.
         return ends + [first_position(0)] * (len(self._receivers) - len(ends))
 
-    def _is_enough(self, count: int) -> bool:
-        """Whether so many messages make a batch, or have waited long enough."""
+    def _is_enough(self, count: int, starts: Sequence[int]) -> bool:
+        """Whether so many messages make a batch that begins there, or have waited long enough."""
         minimum = self._options.messages_per_trigger_min
         if minimum is None or count >= minimum or self._mark_ns is not None:
             return True
-        if any(status.full for status in self._statuses()):
+        statuses = [receiver.status or pb.Status() for receiver in self._receivers]
+        if any(status.full or status.due > first for status, first in zip(statuses, starts, strict=False)):
             return True
         now = time.monotonic()
         if self._waiting_since is None:

@@ -193,7 +193,8 @@ OPTIONS: Final = (
         Side.SOURCE,
         duration_ms(0, _DAY),
         "15m",
-        "How long a batch waits for `minMessagesPerTrigger`.",
+        "How long a batch waits for `minMessagesPerTrigger`, but no longer than half of nsqd's `--max-msg-timeout`: "
+        "nsqd would deliver its messages again while it runs.",
     ),
     # What becomes of messages.
     Option(

@@ -34,6 +34,8 @@ TICK_S: Final = 0.25
 _FORGET_MARGIN_S: Final = 60.0
 # How long a source that is gone is remembered.
 _GONE_S: Final = 60.0
+# So much of nsqd's --max-msg-timeout messages may wait for others. The rest is for the batch.
+_WAIT_PART: Final = 0.5
 
 
 class ReceiverCore:
@@ -57,6 +59,8 @@ class ReceiverCore:
         self._memory = Memory(self.lane, self.suspects, limits.bytes_max)
         # For want of memory, or as windows are used up, it would be in vain to wait for many more messages.
         self.full = False
+        # Positions before this one are not to wait for more messages any longer, lest nsqd gives them up.
+        self.due = 0
         self._plan_due = 0.0
 
     # Connections.
@@ -424,7 +428,17 @@ class ReceiverCore:
         share_recent_fins([connection for state in self.sources.values() for connection in state.connections])
         plan_ready(self.sources.values(), self._limits.in_flight_max, self.paused, now)
         self.full = is_stuck(self.sources.values(), now) or self.paused
+        self.due = self._end_of_due(now)
         self.charge = sum(c.charge(now) for state in self.sources.values() for c in state.connections)
+
+    def _end_of_due(self, now: float) -> int:
+        """The end of what has waited as long as it may; 0 where nothing has."""
+        ends = (
+            chunk.end
+            for chunk in self.lane
+            if now - chunk.delivered_at > chunk.connection.max_msg_timeout_s * _WAIT_PART
+        )
+        return max(ends, default=0)
 
     def _forget(self, now: float) -> None:
         """Drop what is no longer needed of sources and messages that are gone."""

@@ -60,6 +60,7 @@ class StatusBoard:
             refusal=core.refusal,
             failure=core.failure,
             full=core.full,
+            due=core.due,
         )
         with_sources = now - self._sources_at >= self._sources_interval_s
         if positions == self._positions and not with_sources:

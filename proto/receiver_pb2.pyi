@@ -159,7 +159,7 @@ class Stop(_message.Message):
     def __init__(self) -> None: ...
 
 class Status(_message.Message):
-    __slots__ = ("end", "finished", "held_messages", "held_bytes", "lost", "sources", "has_sources", "suspects", "refusal", "full", "failure", "share", "charge", "socket")
+    __slots__ = ("end", "finished", "held_messages", "held_bytes", "lost", "sources", "has_sources", "suspects", "refusal", "full", "due", "failure", "share", "charge", "socket")
     END_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
     HELD_MESSAGES_FIELD_NUMBER: _ClassVar[int]
@@ -170,6 +170,7 @@ class Status(_message.Message):
     SUSPECTS_FIELD_NUMBER: _ClassVar[int]
     REFUSAL_FIELD_NUMBER: _ClassVar[int]
     FULL_FIELD_NUMBER: _ClassVar[int]
+    DUE_FIELD_NUMBER: _ClassVar[int]
     FAILURE_FIELD_NUMBER: _ClassVar[int]
     SHARE_FIELD_NUMBER: _ClassVar[int]
     CHARGE_FIELD_NUMBER: _ClassVar[int]
@@ -184,11 +185,12 @@ class Status(_message.Message):
     suspects: int
     refusal: str
     full: bool
+    due: int
     failure: str
     share: int
     charge: int
     socket: str
-    def __init__(self, end: _Optional[int] = ..., finished: _Optional[int] = ..., held_messages: _Optional[int] = ..., held_bytes: _Optional[int] = ..., lost: _Optional[int] = ..., sources: _Optional[_Iterable[_Union[SourceStatus, _Mapping]]] = ..., has_sources: bool = ..., suspects: _Optional[int] = ..., refusal: _Optional[str] = ..., full: bool = ..., failure: _Optional[str] = ..., share: _Optional[int] = ..., charge: _Optional[int] = ..., socket: _Optional[str] = ...) -> None: ...
+    def __init__(self, end: _Optional[int] = ..., finished: _Optional[int] = ..., held_messages: _Optional[int] = ..., held_bytes: _Optional[int] = ..., lost: _Optional[int] = ..., sources: _Optional[_Iterable[_Union[SourceStatus, _Mapping]]] = ..., has_sources: bool = ..., suspects: _Optional[int] = ..., refusal: _Optional[str] = ..., full: bool = ..., due: _Optional[int] = ..., failure: _Optional[str] = ..., share: _Optional[int] = ..., charge: _Optional[int] = ..., socket: _Optional[str] = ...) -> None: ...
 
 class SourceStatus(_message.Message):
     __slots__ = ("source", "connections", "in_flight", "counters", "received_until_mark", "full")

@@ -180,6 +180,20 @@ def test_a_batch_does_not_wait_for_the_minimum_where_a_receiver_is_full(make: Ma
     assert coordinator.latest(START, 1000) == START
 
 
+def test_a_batch_does_not_wait_for_the_minimum_until_nsqd_gives_up_its_messages(make: MakeCoordinator) -> None:
+    coordinator, receivers = make(minMessagesPerTrigger="10", receivers="2")
+    receivers[0].status = pb.Status(end=3)
+    receivers[1].status = pb.Status(end=4, due=2)
+    end = coordinator.latest(START, 1000)
+    assert end.ends == (3, 4)
+    # What that batch held is not finished there yet.
+    receivers[0].status = pb.Status(end=5)
+    receivers[1].status = pb.Status(end=6, due=4)
+    assert coordinator.latest(end, 1000) == end
+    receivers[1].status = pb.Status(end=6, due=5)
+    assert coordinator.latest(end, 1000).ends == (5, 6)
+
+
 def there(count: int) -> Drain:
     """So many messages waited when Trigger.AvailableNow's run began."""
     return Drain({SOURCE: TopicStats(count, None)}, set(), 0.0)

@@ -112,6 +112,26 @@ def test_a_time_out_is_counted_once_however_often_it_is_noticed() -> None:
     assert sum(connection.in_flight for connection in state.connections) == 0
 
 
+def test_it_tells_what_is_not_to_wait_for_more_before_nsqd_gives_it_up() -> None:
+    nsqd = ModelNsqd(timeout_s=60, timeout_s_max=300)
+    core = started(nsqd)
+    board = StatusBoard()
+
+    def due(now: float) -> int:
+        run(core, nsqd, now)
+        board.changed(core, now)
+        return board.wait(-1, 0)[1].due
+
+    nsqd.publish(5)
+    run(core, nsqd, *(float(now) for now in range(1, 100, 5)))
+    nsqd.publish(3)
+    assert [due(now) for now in (120.0, 140.0, 150.0, 152.0, 155.0)] == [0, 0, 0, 5, 5]
+    core.finish(5, 156.0)
+    assert due(156.0) == 0
+    run(core, nsqd, 200.0, 230.0)
+    assert due(275.0) == 8
+
+
 def test_a_long_silence_of_the_receiver_emits_nothing_twice() -> None:
     nsqd = ModelNsqd(timeout_s=60)
     core = started(nsqd)
