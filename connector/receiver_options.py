@@ -59,6 +59,12 @@ def _check_place(options: ReceiverOptions, values: Mapping[str, Any]) -> None:
                 "option receiverTokenFile: only receivers at addresses (host:port) have a token of a file"
             )
         read_token(options.token_file, "option receiverTokenFile")
+    count, ports = options.count, values["receiverPorts"]
+    if ports and len(ports) < count:
+        raise OptionError(
+            f"option receiverPorts: its ports, {len(ports)}, are fewer than receivers, {count}, each of which listens "
+            f"on one of its own. Name {count} or more, as in 7000-{6999 + count}, or use fewer receivers"
+        )
     for name in _SECRETS:
         if values[name] and not options.count and not options.tls:
             raise OptionError(

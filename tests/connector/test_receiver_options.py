@@ -74,6 +74,14 @@ def parsed(folder: Path, options: Mapping[str, str]) -> ReceiverOptions:
         ({"receiverPorts": "7000-6999"}, "receiverPorts: '7000-6999' is not"),
         ({"receiverPorts": "7000-65536"}, "receiverPorts: '7000-65536' is not"),
         ({"receiverPorts": "7000,7001"}, "receiverPorts: '7000,7001' is not"),
+        (
+            {"receivers": "4", "receiverPorts": "7000"},
+            "receiverPorts: its ports, 1, are fewer than receivers, 4, .* Name 4 or more, as in 7000-7003",
+        ),
+        (
+            {"receivers": "9", "receiverPorts": "65530-65535"},
+            "receiverPorts: its ports, 6, are fewer than receivers, 9",
+        ),
         ({"receiverHost": "10.1.0.7/16"}, "receiverHost: '10.1.0.7/16' is not an address"),
         ({"receiverHost": "a b"}, "receiverHost: 'a b' is not an address"),
     ],
@@ -117,7 +125,8 @@ def test_where_receivers_are(folder: Path) -> None:
     ("text", "ports"), [("7000", range(7000, 7001)), ("1024-65535", range(1024, 65536)), ("1 - 2", range(1, 3))]
 )
 def test_ports(folder: Path, text: str, ports: range) -> None:
-    assert parsed(folder, {"receiverPorts": text}).ports == ports
+    assert parsed(folder, {"receiverPorts": text, "receivers": str(min(64, len(ports)))}).ports == ports
+    assert parsed(folder, {"receiverPorts": text} | EXECUTORS).ports == ports
 
 
 @pytest.mark.parametrize("text", ["10.1.0.7", "driver-1.example.org", "::1", "10.0.0.0/8", "fd00::/8"])
