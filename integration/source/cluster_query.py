@@ -9,12 +9,23 @@ from pathlib import Path
 import psutil
 import pyspark
 from pyspark.sql import DataFrame, SparkSession
+from rig.daemons import wait_until
 from rig.patience import start_patiently
-from rig.processes import below
+from rig.processes import below, is_alive
+from rig.reading import PLANNER, RECEIVER, processes
+
+from pyspark_nsq.connector.discovery import fetch_stats
+from pyspark_nsq.connector.option_kinds import HTTP_ADDRESSES
+from pyspark_nsq.connector.settings import Security
 
 
 def executors() -> list[psutil.Process]:
     return [process for process, command in below() if "CoarseGrainedExecutorBackend" in command]
+
+
+def in_flight(http: str, topic: str) -> int:
+    found = fetch_stats(HTTP_ADDRESSES.parse(http)[0], topic, "c", 10, Security())
+    return found.channel.in_flight if found and found.channel else 0
 
 
 def main(tcp: str, http: str, topic: str, folder: Path) -> None:
@@ -52,8 +63,12 @@ def main(tcp: str, http: str, topic: str, folder: Path) -> None:
     if failure := query.exception():
         raise SystemExit(str(failure))
     # An idle poll finishes the last batch.
-    time.sleep(1)
+    wait_until(lambda: not in_flight(http, topic), "the FINs of the last batch")
+    receivers = processes(RECEIVER)
+    assert receivers
     query.stop()
+    wait_until(lambda: not any(map(is_alive, receivers)) and not processes(RECEIVER), "the receivers' end")
+    wait_until(lambda: not processes(PLANNER), "the planner's end")
     work = Path(pyspark.__file__).parent / "work" / spark.sparkContext.applicationId
     (folder / "bodies").write_text("\n".join(body for batch in bodies.values() for body in batch))
     spark.stop()

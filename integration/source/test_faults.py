@@ -203,9 +203,11 @@ def test_a_cluster_of_two_executors(nsqd: Nsqd, topic: str, tmp_path: Path) -> N
     nsqd.make_channel(topic, "c")
     nsqd.publish(topic, numbered(0, 4000))
     script = Path(__file__).with_name("cluster_query.py")
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
     done = subprocess.run(
         [sys.executable, str(script), nsqd.tcp, nsqd.http, topic, str(tmp_path)],
-        env=os.environ | {"PYTHONPATH": str(script.parents[1])},
+        env=os.environ | {"PYTHONPATH": str(script.parents[1]), "TMPDIR": str(temporary)},
         capture_output=True,
         text=True,
         timeout=240,
@@ -214,3 +216,7 @@ def test_a_cluster_of_two_executors(nsqd: Nsqd, topic: str, tmp_path: Path) -> N
     assert sorted((tmp_path / "bodies").read_text().splitlines()) == sorted(f"message {n}" for n in range(4000))
     wait_settled(nsqd, topic)
     wait_until(lambda: nsqd.connections() == 0, "no connection left")
+    # Each had its one FIN: nothing else takes a message out of a channel, and none came back.
+    counts = nsqd.raw_counts(topic, "c")
+    assert (counts["message_count"], counts["requeue_count"], counts["timeout_count"]) == (4000, 0, 0)
+    assert not list(temporary.iterdir())
