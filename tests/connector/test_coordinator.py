@@ -5,15 +5,20 @@ import pickle
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from scripted_nsqd import ScriptedNsqd
 
 from pyspark_nsq.connector import crews
 from pyspark_nsq.connector.available_now import Drain
+from pyspark_nsq.connector.channels import listen, make_server
 from pyspark_nsq.connector.connection import Connection, Source
 from pyspark_nsq.connector.coordinator import Coordinator, RefusalError
 from pyspark_nsq.connector.discovery import TopicStats
@@ -27,6 +32,7 @@ from pyspark_nsq.connector.settings import Address
 from pyspark_nsq.connector.stream_reader import NsqStreamReader, TriggerError
 from pyspark_nsq.connector.wire import from_source
 from pyspark_nsq.proto import receiver_pb2 as pb
+from pyspark_nsq.proto import receiver_pb2_grpc
 from pyspark_nsq.proto.frames import encode_message
 
 OPTIONS = {
@@ -283,6 +289,57 @@ def test_answers_come_from_what_is_known(reader: tuple[NsqStreamReader, FakeRece
     start = source.latestOffset(source.initialOffset(), ReadMaxRows(5))
     assert start["ends"] == [5]
     assert source.reportLatestOffset() is source.reportLatestOffset()
+
+
+class HangingReceiver(receiver_pb2_grpc.ReceiverServicer):
+    """Says what it holds, and does nothing that it is told to."""
+
+    def __init__(self, released: threading.Event) -> None:
+        self._released = released
+
+    def Control(self, _commands: object, _context: grpc.ServicerContext) -> Iterator[pb.Status]:  # noqa: N802
+        while True:
+            yield pb.Status(end=10)
+            if self._released.wait(1):
+                return
+
+
+def test_spark_is_answered_while_receivers_and_lookupds_hang(
+    start_peer: Callable[..., ScriptedNsqd], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # It would be the test's own process that no longer ends.
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    released = threading.Event()
+    lookupd = start_peer(lambda _peer: released.wait(200))
+    server = make_server(4)
+    receiver_pb2_grpc.add_ReceiverServicer_to_server(HangingReceiver(released), server)  # type: ignore[no-untyped-call]
+    receiver = f"127.0.0.1:{listen(server, '127.0.0.1', [0], None)}"
+    server.start()
+    (tmp_path / "token").write_text("0123456789abcdef")
+    options = {
+        "topic": "topic",
+        "channel": "channel",
+        "lookupdHttpAddresses": str(lookupd.address),
+        "receivers": receiver,
+        "receiverTokenFile": str(tmp_path / "token"),
+        # Whoever waited for an answer would do so for longer than a test may take.
+        "connectTimeout": "10m",
+    }
+    source = NsqStreamReader(parse_source_options(options), DEFAULT_SCHEMA)
+    limit, start = source.getDefaultReadLimit(), source.initialOffset()
+    try:
+        while (end := source.latestOffset(start, limit)) == start or not lookupd.connection_count:
+            time.sleep(0.01)
+        assert end["ends"] == [10]
+        assert source.partitions(start, end)
+        # It is to finish them, and does not.
+        assert source.latestOffset(end, limit) is end
+        source.commit(end)
+        assert source.reportLatestOffset()
+    finally:
+        released.set()
+        source.stop()
+        server.stop(0).wait()
 
 
 def test_what_spark_asks_does_not_wait_for_sums_over_all_topics(
