@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from rig.daemons import Implementation, Nsqd, wait_until
+from rig.daemons import Implementation, Lookupd, Nsqd, wait_until
 from rig.reading import Reading, numbered, processes, wait_settled
 
 SEED = int(os.environ.get("NSQ_STRESS_SEED", random.randrange(10**6)))
@@ -22,6 +22,7 @@ class Stress:
     def __init__(
         self,
         chance: random.Random,
+        lookupd: Lookupd,
         start_nsqd: Callable[..., Nsqd],
         start_reading: Callable[..., Reading],
         topic: str,
@@ -35,6 +36,7 @@ class Stress:
         self.readings: list[Reading] = []
         self.nsqds: list[Nsqd] = []
         self.is_paused = False
+        self._lookupd = lookupd
         self._start_nsqd = start_nsqd
         self._start_reading = start_reading
         self._commits = checkpoint / "commits"
@@ -64,7 +66,13 @@ class Stress:
 
     def start(self) -> None:
         self.readings.append(
-            self._start_reading(*self.nsqds, topic=self.topic, maxInFlight=2000, retryDelayMax="500ms")
+            self._start_reading(
+                topic=self.topic,
+                lookupdHttpAddresses=self._lookupd.http,
+                lookupdPollInterval="200ms",
+                maxInFlight=2000,
+                retryDelayMax="500ms",
+            )
         )
 
     def kill_receiver(self) -> None:
@@ -90,8 +98,9 @@ class Stress:
             nsqd.post(f"/channel/{'pause' if self.is_paused else 'unpause'}?topic={self.topic}&channel=c")
 
     def add_nsqd(self) -> None:
+        """A query that runs finds it."""
         if len(self.nsqds) < 3:
-            nsqd = self._start_nsqd(*FLAGS)
+            nsqd = self._start_nsqd(*FLAGS, lookupds=(self._lookupd,))
             nsqd.make_channel(self.topic, "c")
             self.nsqds.append(nsqd)
 
@@ -143,13 +152,14 @@ class Stress:
 
 def test_nothing_is_lost_whatever_happens(
     impl: Implementation,
+    start_lookupd: Callable[..., Lookupd],
     start_nsqd: Callable[..., Nsqd],
     start_reading: Callable[..., Reading],
     topic: str,
     checkpoint: Path,
 ) -> None:
     print(f"seed {SEED}, {STEPS} steps")
-    stress = Stress(random.Random(SEED), start_nsqd, start_reading, topic, checkpoint, impl)
+    stress = Stress(random.Random(SEED), start_lookupd(), start_nsqd, start_reading, topic, checkpoint, impl)
     stress.add_nsqd()
     steps = [
         *([stress.publish] * 8),
