@@ -28,7 +28,8 @@ def test_an_answer_is_written_and_sent_before_the_turn_of_all() -> None:
 
 
 def test_only_the_first_publishers_of_a_round_are_answered_one_by_one() -> None:
-    loop = SimpleNamespace(now=lambda: loop.round)
+    watcher = SimpleNamespace(start=lambda _look: None)
+    loop = SimpleNamespace(now=lambda: loop.round, idle=lambda: watcher)
     clock = NOW.__int__
     turn = Turn(Broker().engine, clock, print, print, print, print)
     connections = Connections(SimpleNamespace(log=None), turn, Timers(), loop, clock, print, print, 10)
