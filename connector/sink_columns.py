@@ -11,7 +11,7 @@ from pyspark.sql.types import BinaryType, ByteType, DataType, IntegerType, LongT
 
 from pyspark_nsq.connector.errors import NsqError, OptionError
 from pyspark_nsq.connector.options import SinkOptions
-from pyspark_nsq.proto.arrays import body_sizes, fixed_width_array, fixed_width_values
+from pyspark_nsq.proto.arrays import body_sizes, fixed_width_array, fixed_width_values, text_array
 from pyspark_nsq.proto.names import is_valid_name, quote
 
 _TEXT: Final = (BinaryType, StringType)
@@ -98,7 +98,7 @@ def _names(topics: pa.Array) -> pa.DictionaryArray:
     """Spark's strings may hold any bytes: of those that are no text comes one that is no name either."""
     encoded = topics.cast(pa.binary()).dictionary_encode()
     texts = [name.decode("utf-8", "backslashreplace") for name in encoded.dictionary.to_pylist()]
-    return pa.DictionaryArray.from_arrays(encoded.indices, pa.array(texts, pa.string()))
+    return pa.DictionaryArray.from_arrays(encoded.indices, text_array(texts))
 
 
 def _without_null(delays_ms: pa.Array) -> pa.Array:

@@ -4,6 +4,7 @@ Arrow's own ways (``pa.array``, ``to_numpy``, Python values as arguments of its 
 installed: for each process that receives or publishes half a second and tens of MB for nothing.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,12 @@ def binary_array(data: Bytes | npt.NDArray[Any], borders: npt.NDArray[np.int32])
 
 def binary_scalar(data: bytes) -> pa.BinaryScalar:
     return binary_array(data, np.array([0, len(data)], np.int32))[0]
+
+
+def text_array(texts: Sequence[str]) -> pa.StringArray:
+    pieces = [text.encode() for text in texts]
+    borders = np.cumsum([0, *map(len, pieces)], dtype=np.int32)
+    return pa.StringArray.from_buffers(len(pieces), pa.py_buffer(borders), pa.py_buffer(b"".join(pieces)))
 
 
 def repeated(text: str, count: int) -> pa.StringArray:

@@ -16,6 +16,7 @@ from pyspark_nsq.proto.arrays import (
     fixed_width_values,
     mask_array,
     repeated,
+    text_array,
 )
 
 numbers = st.lists(st.none() | st.integers(-(2**63), 2**63 - 1), max_size=40)
@@ -55,6 +56,13 @@ def test_a_text_in_every_row(text: str, count: int) -> None:
     array = repeated(text, count)
     array.validate(full=True)
     assert array.equals(pa.array([text] * count, pa.string()))
+
+
+@given(st.lists(st.text()))
+def test_texts(texts: list[str]) -> None:
+    array = text_array(texts)
+    array.validate(full=True)
+    assert array.equals(pa.array(texts, pa.string()))
 
 
 @pytest.mark.parametrize("data", [b"", b"DPUB "])
