@@ -92,9 +92,6 @@ class Session:
         version = -1
         while context.is_active() and not self.ended:
             version, status = self.board.wait(version, self.beginning.lease_s / _BEATS)
-            # In this order: the charge is then that of this share, or of a later one.
-            status.share = self.core.share_number
-            status.charge = self.core.charge
             status.socket = self._socket
             yield status
             time.sleep(self._status_interval_s)

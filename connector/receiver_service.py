@@ -61,6 +61,8 @@ class StatusBoard:
             failure=core.failure,
             full=core.full,
             due=core.due,
+            share=core.share_number,
+            charge=core.charge,
         )
         with_sources = now - self._sources_at >= self._sources_interval_s
         if positions == self._positions and not with_sources:
