@@ -78,14 +78,14 @@ FAULTS = [
         "connector/receiver_service.py",
         "        if request.lane != self._lane or request.first < ",
         "        if request.first < ",
-        ("receiver_host", "another_lane"),
+        ("fleet", "another_lane"),
     ),
     Fault(
         "I2: a session of one lane goes on for another",
         "connector/fleet.py",
         "replace(self._beginning, lane=member.lane, ",
         "replace(self._beginning, ",
-        ("receiver_host", "another_lane"),
+        ("fleet", "another_lane"),
     ),
     Fault(
         "I3: a batch of another run has rows",
@@ -267,7 +267,7 @@ FAULTS = [
         "connector/fleet.py",
         '"nothing was heard of it for a lease", certainly=False)',
         '"nothing was heard of it for a lease", certainly=True)',
-        ("receiver_host", "test"),
+        ("fleet", "test"),
     ),
     Fault(
         "one that may live gives up its part at once",
@@ -288,7 +288,7 @@ FAULTS = [
         "connector/fleet.py",
         "if self.receivers[former.lane].instance == instance:",
         "if self.receivers[former.lane].address == address:",
-        ("receiver_host", "test"),
+        ("fleet", "test"),
     ),
     Fault(
         "a task ends before all is acknowledged",

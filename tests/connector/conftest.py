@@ -9,6 +9,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from fake_http import Answers, FakeLookupd
+from receiver_hosts import Host
 from scripted_nsqd import Certificates, Script, ScriptedNsqd
 
 
@@ -39,6 +40,14 @@ def start_lookupd() -> Iterator[Callable[[Answers], FakeLookupd]]:
     yield start
     for lookupd in started:
         lookupd.close()
+
+
+@pytest.fixture
+def host() -> Iterator[Host]:
+    """A receiver that is not the coordinator's child."""
+    started = Host()
+    yield started
+    started.stop()
 
 
 @pytest.fixture(scope="session")
