@@ -295,7 +295,7 @@ class Fleet:
             if not self._placement.holds(member):
                 return
             is_new = not member.live
-            self._placement.heard(member, status.share, status.charge, time.monotonic())
+            self._placement.heard(member, status.share, status.charge, time.monotonic(), status.busy)
             receiver.socket = status.socket
             receiver.status = with_all_sources(status, receiver.status)
         if is_new:

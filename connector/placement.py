@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from pyspark_nsq.connector.connection import Source
 from pyspark_nsq.connector.offsets import INCARNATION_MAX
-from pyspark_nsq.connector.windows import split_evenly
+from pyspark_nsq.connector.windows import share_budget
 
 LANES_MAX: Final = 1024
 
@@ -42,6 +42,8 @@ class Member:
     shares: list[Share] = field(default_factory=lambda: [Share(0, 0)])
     # How many messages it may have in flight, whatever happens.
     charge: int = 0
+    # It uses what it has, and could use more.
+    is_busy: bool = False
 
     @property
     def hold(self) -> int:
@@ -94,11 +96,12 @@ class Placement:
         self.incarnations.append(0)
         return len(self.incarnations) - 1
 
-    def heard(self, member: Member, share_number: int, charge: int, now: float) -> None:
+    def heard(self, member: Member, share_number: int, charge: int, now: float, is_busy: bool = False) -> None:
         """It lives, and this share holds."""
         member.live = True
         member.heard_at = now
         member.charge = charge
+        member.is_busy = is_busy
         newest = member.shares[-1]
         member.shares = [share for share in member.shares if share.number >= share_number] or [newest]
 
@@ -127,13 +130,17 @@ class Placement:
         return lane
 
     def shares(self, now: float) -> dict[Member, Share]:
-        """What to give out now: less at once, more as far as nobody else can still use it."""
+        """What to give out now: less at once, more as far as nobody else can still use it.
+
+        It is divided as within a receiver over its sources.
+        """
         live = self.live
         self._retired = [(until, count) for until, count in self._retired if now < until]
         if not live:
             return {}
         given: dict[Member, Share] = {}
-        targets = list(zip(live, split_evenly(self._in_flight_max, len(live)), strict=True))
+        windows = share_budget([member.is_busy for member in live], self._in_flight_max)
+        targets = list(zip(live, windows, strict=True))
         for member, target in targets:
             if target < member.shares[-1].in_flight_max:
                 given[member] = _give(member, target)

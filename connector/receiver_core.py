@@ -61,6 +61,8 @@ class ReceiverCore:
         self.full = False
         # Positions before this one are not to wait for more messages any longer, lest nsqd gives them up.
         self.due = 0
+        # A source fills its window, and could fill a larger one.
+        self.busy = False
         self._plan_due = 0.0
 
     # Connections.
@@ -429,6 +431,7 @@ class ReceiverCore:
         plan_ready(self.sources.values(), self._limits.in_flight_max, self.paused, now)
         self.full = is_stuck(self.sources.values(), now) or self.paused
         self.due = self._end_of_due(now)
+        self.busy = any(now < state.busy_until for state in self.sources.values())
         self.charge = sum(c.charge(now) for state in self.sources.values() for c in state.connections)
 
     def _end_of_due(self, now: float) -> int:

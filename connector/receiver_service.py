@@ -61,6 +61,7 @@ class StatusBoard:
             failure=core.failure,
             full=core.full,
             due=core.due,
+            busy=core.busy,
             share=core.share_number,
             charge=core.charge,
         )

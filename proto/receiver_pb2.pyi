@@ -159,7 +159,7 @@ class Stop(_message.Message):
     def __init__(self) -> None: ...
 
 class Status(_message.Message):
-    __slots__ = ("end", "finished", "held_messages", "held_bytes", "lost", "sources", "has_sources", "suspects", "refusal", "full", "due", "failure", "share", "charge", "socket")
+    __slots__ = ("end", "finished", "held_messages", "held_bytes", "lost", "sources", "has_sources", "suspects", "refusal", "full", "due", "failure", "share", "charge", "busy", "socket")
     END_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
     HELD_MESSAGES_FIELD_NUMBER: _ClassVar[int]
@@ -174,6 +174,7 @@ class Status(_message.Message):
     FAILURE_FIELD_NUMBER: _ClassVar[int]
     SHARE_FIELD_NUMBER: _ClassVar[int]
     CHARGE_FIELD_NUMBER: _ClassVar[int]
+    BUSY_FIELD_NUMBER: _ClassVar[int]
     SOCKET_FIELD_NUMBER: _ClassVar[int]
     end: int
     finished: int
@@ -189,8 +190,9 @@ class Status(_message.Message):
     failure: str
     share: int
     charge: int
+    busy: bool
     socket: str
-    def __init__(self, end: _Optional[int] = ..., finished: _Optional[int] = ..., held_messages: _Optional[int] = ..., held_bytes: _Optional[int] = ..., lost: _Optional[int] = ..., sources: _Optional[_Iterable[_Union[SourceStatus, _Mapping]]] = ..., has_sources: bool = ..., suspects: _Optional[int] = ..., refusal: _Optional[str] = ..., full: bool = ..., due: _Optional[int] = ..., failure: _Optional[str] = ..., share: _Optional[int] = ..., charge: _Optional[int] = ..., socket: _Optional[str] = ...) -> None: ...
+    def __init__(self, end: _Optional[int] = ..., finished: _Optional[int] = ..., held_messages: _Optional[int] = ..., held_bytes: _Optional[int] = ..., lost: _Optional[int] = ..., sources: _Optional[_Iterable[_Union[SourceStatus, _Mapping]]] = ..., has_sources: bool = ..., suspects: _Optional[int] = ..., refusal: _Optional[str] = ..., full: bool = ..., due: _Optional[int] = ..., failure: _Optional[str] = ..., share: _Optional[int] = ..., charge: _Optional[int] = ..., busy: bool = ..., socket: _Optional[str] = ...) -> None: ...
 
 class SourceStatus(_message.Message):
     __slots__ = ("source", "connections", "in_flight", "counters", "received_until_mark", "full")

@@ -144,6 +144,13 @@ FAULTS = [
         ("crews", "test"),
     ),
     Fault(
+        "I5: a busy receiver gets its part before another has let go of it",
+        "connector/placement.py",
+        "granted = min(target, before + max(0, free))",
+        "granted = target",
+        ("placement", "test"),
+    ),
+    Fault(
         "I5: RDY above what nsqd allows",
         "connector/ready.py",
         "split_window(window, len(kept), rdy_max)",

@@ -1,6 +1,7 @@
 """Receivers elsewhere as their coordinator has them: who is there, what each may have, and what is lost with one."""
 
 import logging
+import math
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -77,6 +78,25 @@ def test_receivers_register_share_and_are_told_to_stop(make_fleet: MakeFleet, ho
     fleet.end_stop()
     wait_until(lambda: not host.service.sessions and not second.service.sessions)
     assert not fleet.register("c", host.address, host.instance)
+    second.stop()
+
+
+def test_one_that_is_busy_gets_more_than_one_that_is_not(make_fleet: MakeFleet, host: Host) -> None:
+    fleet, second = make_fleet(), Host()
+    fleet.register("a", host.address, host.instance)
+    fleet.register("b", second.address, second.instance)
+    wait_until(lambda: shares(host, second) == [500, 500])
+    (session,) = second.service.sessions
+    source = Source("t", Address("127.0.0.1", 1))
+
+    def be_busy_until(until: float) -> None:
+        session.core.assign([source])
+        session.core.sources[source].busy_until = until
+
+    session.loop.call(lambda _now: be_busy_until(math.inf)).result()
+    wait_until(lambda: shares(host, second) == [125, 875])
+    session.loop.call(lambda _now: be_busy_until(0)).result()
+    wait_until(lambda: shares(host, second) == [500, 500])
     second.stop()
 
 

@@ -34,7 +34,7 @@ def obey(placement: Placement, members: Iterable[Member], now: float) -> dict[Me
     """Give out shares until nothing changes, each obeyed at once by a receiver that uses all it may."""
     while given := placement.shares(now):
         for member, share in given.items():
-            placement.heard(member, share.number, share.in_flight_max, now)
+            placement.heard(member, share.number, share.in_flight_max, now, is_busy=member.is_busy)
     return {member: member.shares[-1].in_flight_max for member in members}
 
 
@@ -153,6 +153,25 @@ def test_what_a_receiver_may_still_have_waits_for_its_lease(placement: Placement
     assert placement.shares(5 + LEASE_S)[first].in_flight_max == BUDGET
 
 
+def test_busy_receivers_get_what_idle_ones_do_not_need(placement: Placement) -> None:
+    first, second, third, fourth = members = [join(placement, host) for host in "abcd"]
+    assert set(obey(placement, members, 0).values()) == {250}
+    placement.heard(first, 1, 250, 1, is_busy=True)
+    # A quarter of an equal part is enough to show that it has become busy.
+    assert obey(placement, members, 1) == {first: 814, second: 62, third: 62, fourth: 62}
+    placement.heard(second, 2, 62, 2, is_busy=True)
+    given = placement.shares(2)
+    # The first has to let go of it before.
+    assert {member: share.in_flight_max for member, share in given.items()} == {first: 438}
+    placement.heard(first, given[first].number, 600, 3, is_busy=True)
+    assert {member: share.in_flight_max for member, share in placement.shares(3).items()} == {second: 276}
+    placement.heard(first, given[first].number, 438, 4, is_busy=True)
+    assert {member: share.in_flight_max for member, share in placement.shares(4).items()} == {second: 438}
+    for member in members:
+        placement.heard(member, 0, 0, 5, is_busy=True)
+    assert set(obey(placement, members, 5).values()) == {250}
+
+
 @settings(max_examples=200)
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 5), st.booleans()), max_size=60))
 def test_together_they_never_have_more_than_the_budget(steps: list[tuple[int, int, bool]]) -> None:
@@ -182,7 +201,7 @@ def test_together_they_never_have_more_than_the_budget(steps: list[tuple[int, in
             member = hearing[which % len(hearing)]
             number, obeyed[member] = letters[member].pop(0)
             if flag and placement.holds(member):
-                placement.heard(member, number, obeyed[member], now)
+                placement.heard(member, number, obeyed[member], now, is_busy=which % 2 == 0)
         for member in members:
             member.heard_at = now
         for member, share in placement.shares(now).items():

@@ -52,6 +52,24 @@ def test_a_source_is_used_up_while_nothing_more_can_come_before_something_is_fin
     assert not state.is_used_up
 
 
+def test_it_tells_whether_it_has_use_for_more() -> None:
+    nsqd = ModelNsqd()
+    core = started(nsqd, in_flight_max=10)
+    board = StatusBoard()
+
+    def busy(now: float) -> bool:
+        run(core, nsqd, now)
+        board.changed(core, now)
+        return board.wait(-1, 0)[1].busy
+
+    nsqd.publish(4)
+    assert [busy(now) for now in (1.0, 1.5)] == [False, False]
+    nsqd.publish(1)
+    assert [busy(now) for now in (2.0, 2.5)] == [False, True]
+    core.finish(5, 2.5)
+    assert [busy(now) for now in (3.0, 7.0, 8.0)] == [True, True, False]
+
+
 def test_a_range_reads_the_same_until_it_is_finished() -> None:
     nsqd = ModelNsqd(rdy_max=100)
     core = started(nsqd)
