@@ -10,10 +10,19 @@ import pytest
 from rig.daemons import Implementation
 
 from faults.report import FOLDER_VARIABLE, Row, append, write
-from faults.scenario import Context, Scenario, matching, own_brokers, run
+from faults.scenario import Context, Scenario, Skipped, matching, own_brokers, run
 
+# A scenario that hangs is given up while there is time to tell so, and to end what it has started.
+LIMIT_S = 300.0
+_ENDING_S = 60.0
 SEED = int(os.environ.get("NSQ_FAULTS_SEED", "20261118"))
 RunScenario = Callable[[Scenario, str], Sequence[Row]]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "run_scenario" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.timeout(LIMIT_S + _ENDING_S))
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -28,7 +37,9 @@ def written_report() -> Iterator[None]:
 def run_scenario(
     tmp_path_factory: pytest.TempPathFactory, find_go: Callable[[], Implementation]
 ) -> Iterator[RunScenario]:
-    """Runs a scenario against the brokers of a name, puts what came of it into the report, and fails if it failed."""
+    """Runs a scenario against the brokers of a name, puts what came of it into the report, and fails if it failed.
+
+    Where this machine does not allow it the test is skipped."""
     numbers = itertools.count()
     place = tmp_path_factory.mktemp("faults")
     with contextlib.ExitStack() as ending:
@@ -39,7 +50,10 @@ def run_scenario(
             impl = find_go() if broker == "go" else own_brokers()
             folder = place / str(next(numbers))
             folder.mkdir()
-            rows = run(scenario, Context(impl, folder, SEED, shared=shared, ending=ending))
+            try:
+                rows = run(scenario, Context(impl, folder, SEED, limit_s=LIMIT_S, shared=shared, ending=ending))
+            except Skipped as reason:
+                pytest.skip(str(reason))
             for row in rows:
                 append(row)
                 print(row)

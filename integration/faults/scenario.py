@@ -75,19 +75,19 @@ class Skipped(Exception):  # noqa: N818 (it is no error)
 
 
 def run(scenario: Scenario, context: Context) -> list[Row]:
-    """What came of a scenario, whatever happens in it; only ``Skipped`` goes through."""
+    """What came of a scenario, whatever happens in it; only ``Skipped`` goes through, and what ends the program."""
     began = time.monotonic()
     broker = context.impl.name if context.impl.name in scenario.brokers else "-"
     try:
         with _time_limit(context.limit_s):
             result = scenario.run(context)
         rows = [result] if isinstance(result, Row) else list(result)
-    except Skipped:
-        context.end_shared()
-        raise
-    except Exception as error:
+        assert rows, "it told nothing"
+    except BaseException as error:
         # Queries that run on and gates that stay closed would hold up the next one.
         context.end_shared()
+        if isinstance(error, Skipped) or not isinstance(error, Exception):
+            raise
         text = f"{type(error).__name__}: {error}"
         rows = [Row(scenario.fault, scenario.victim, broker, 1, 0, 0, 0, True, 0, context.seed, failure=text)]
     seconds = (time.monotonic() - began) / len(rows)
@@ -112,14 +112,17 @@ def _time_limit(seconds: float | None) -> Iterator[None]:
     def give_up(_number: int, _frame: object) -> None:
         raise TooLongError(f"it was not done after {seconds:g} s")
 
-    before = signal.signal(signal.SIGALRM, give_up)
+    began, former = time.monotonic(), signal.signal(signal.SIGALRM, give_up)
     # Again, should somebody have caught it who catches everything.
-    signal.setitimer(signal.ITIMER_REAL, seconds, _REMIND_S)
+    former_s, _ = signal.setitimer(signal.ITIMER_REAL, seconds, _REMIND_S)
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        signal.signal(signal.SIGALRM, former)
+        if former_s:
+            # Somebody else's limit, such as that of a test, goes on.
+            signal.setitimer(signal.ITIMER_REAL, max(0.001, former_s - (time.monotonic() - began)))
 
 
 def found() -> list[Scenario]:

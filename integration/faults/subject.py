@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -71,11 +71,8 @@ class Subject:
     def has_commit(self, batch: int) -> bool:
         return (self._checkpoint / "commits" / str(batch)).exists()
 
-    @contextlib.contextmanager
-    def watch_file_log(self) -> Iterator[FolderWatch]:
-        watch = FolderWatch(Path(self.order.place) / "_spark_metadata")
-        yield watch
-        watch.close()
+    def watch_file_log(self) -> contextlib.closing[FolderWatch]:
+        return contextlib.closing(FolderWatch(Path(self.order.place) / "_spark_metadata"))
 
     def wait(self, look: Callable[[], Any], what: str, driver: Driver) -> None:
         """Until it has come so far; an error if the query fails before."""

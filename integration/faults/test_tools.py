@@ -23,8 +23,9 @@ from faults.lying_nsqd import SINK_LIES, SOURCE_LIES, Liar
 from faults.proxy import Proxy, Rules
 from faults.queries import FILES, NSQ, SINKS, Order
 from faults.report import Row, append, load, merged, table, write
-from faults.scenario import Context, Scenario, found, matching, own_brokers, run
+from faults.scenario import Context, Scenario, Skipped, found, matching, own_brokers, run
 from faults.sinks import committed_files
+from faults.subject import Subject
 from faults.victims import DRIVER, NSQDS, RECEIVER, VICTIMS
 from pyspark_nsq.connector.executors import started_at
 from pyspark_nsq.connector.settings import Address
@@ -96,15 +97,42 @@ def test_what_was_left_by_a_failed_scenario_is_ended_before_the_next_one(tmp_pat
     assert not context.shared
 
 
+def test_a_scenario_that_tells_nothing_has_failed(tmp_path: Path) -> None:
+    (row,) = run(Scenario("some name", lambda _context: [], "fault", "victim"), Context(own_brokers(), tmp_path, 77))
+    assert row.failure == "AssertionError: it told nothing"
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), pytest.fail.Exception("Timeout"), Skipped("no root")])
+def test_who_goes_through_leaves_nothing_behind(tmp_path: Path, error: BaseException) -> None:
+    ended: list[str] = []
+
+    def leave(context: Context) -> Row:
+        context.ending.callback(ended.append, "spark")
+        raise error
+
+    with pytest.raises(type(error)):
+        run(Scenario("some name", leave, "fault", "victim"), Context(own_brokers(), tmp_path, 77))
+    assert ended == ["spark"]
+
+
 def test_a_scenario_that_hangs_fails(tmp_path: Path) -> None:
     def hang(_context: Context) -> Row:
         threading.Event().wait(60)
         return ROW
 
-    former = signal.getsignal(signal.SIGALRM)
+    former, (former_s, _) = signal.getsignal(signal.SIGALRM), signal.getitimer(signal.ITIMER_REAL)
     (row,) = run(Scenario("some name", hang, "fault", "victim"), Context(own_brokers(), tmp_path, 1, limit_s=0.1))
     assert row.failure == "TooLongError: it was not done after 0.1 s"
+    # That of the test is as it was, where there is one.
     assert signal.getsignal(signal.SIGALRM) is former
+    left_s, _ = signal.getitimer(signal.ITIMER_REAL)
+    assert bool(left_s) == bool(former_s)
+    assert left_s <= former_s
+
+
+def test_a_test_ends_after_its_scenario_was_given_up(run_scenario: object, request: pytest.FixtureRequest) -> None:
+    limits = [mark.args[0] for mark in request.node.iter_markers("timeout")]
+    assert limits == [360.0]
 
 
 @pytest.mark.parametrize(
@@ -156,6 +184,22 @@ def test_a_gate_holds_until_it_is_opened(tmp_path: Path) -> None:
     gates.open(RECEIVED)
     visitor.join(10)
     assert not visitor.is_alive()
+
+
+def test_nobody_watches_a_folder_in_vain_for_ever(tmp_path: Path) -> None:
+    """However the wait ends, the watch does."""
+
+    def watches() -> int:
+        return sum(os.readlink(each).endswith("inotify") for each in Path("/proc/self/fd").iterdir() if each.exists())
+
+    subject = Subject.__new__(Subject)
+    subject.order = Order("query", str(tmp_path), FILES, str(tmp_path), {}, {})
+    with pytest.raises(FileNotFoundError), subject.watch_file_log():
+        pass
+    (tmp_path / "_spark_metadata").mkdir()
+    with pytest.raises(AssertionError), subject.watch_file_log() as watch:
+        assert watch.wait("0", 0.01)
+    assert watches() == 0
 
 
 def test_a_process_that_has_the_number_of_a_dead_planner_is_not_taken_for_it(tmp_path: Path) -> None:

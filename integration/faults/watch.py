@@ -17,8 +17,12 @@ class FolderWatch:
 
     def __init__(self, folder: Path) -> None:
         self._descriptor = _libc.inotify_init()
-        if self._descriptor < 0 or _libc.inotify_add_watch(self._descriptor, bytes(folder), _CREATE_OR_MOVED_HERE) < 0:
-            raise OSError(ctypes.get_errno(), f"cannot watch {folder}")
+        if self._descriptor < 0:
+            raise OSError(ctypes.get_errno(), "cannot watch folders")
+        if _libc.inotify_add_watch(self._descriptor, bytes(folder), _CREATE_OR_MOVED_HERE) < 0:
+            number = ctypes.get_errno()
+            self.close()
+            raise OSError(number, f"cannot watch {folder}")
 
     def wait(self, name: str, timeout_s: float) -> bool:
         """Returns as soon as something of this name has appeared."""
