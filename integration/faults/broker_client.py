@@ -23,7 +23,10 @@ class LostError(ConnectionError):
 
 
 class Link(asyncio.Protocol):
-    """One connection. Requests are answered in order; messages and errors that nobody waits for go to handlers."""
+    """One connection. Requests are answered in order; messages and errors that nobody waits for go to handlers.
+
+    What a handler raises ends the connection, and comes out of whatever is asked of it from then on.
+    """
 
     def __init__(
         self,
@@ -31,6 +34,7 @@ class Link(asyncio.Protocol):
         on_error: Callable[["Link", bytes], None] | None = None,
     ) -> None:
         self.closed = asyncio.Event()
+        self._failure: Exception | None = None
         self._on_messages = on_messages
         self._on_error = on_error
         self._input = bytearray()
@@ -42,12 +46,15 @@ class Link(asyncio.Protocol):
         self._transport = transport
         transport.write(b"  V2")
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 (asyncio's signature)
+    def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
+        # The broker may end it, and asyncio tells nobody but us what was raised in data_received().
+        if not isinstance(exc, OSError):
+            self._failure = exc
         self.closed.set()
         for waiting in self._waiting:
             if not waiting.done():
-                waiting.set_exception(LostError("the connection is gone"))
+                waiting.set_exception(self._failure or LostError("the connection is gone"))
                 waiting.exception()  # nobody needs to have waited for it
         self._waiting.clear()
 
@@ -86,6 +93,7 @@ class Link(asyncio.Protocol):
 
     def ask(self, data: bytes, answers: int = 1) -> "list[asyncio.Future[bytes]]":
         """Say something that has so many answers."""
+        self.check()
         if self._transport is None:
             raise LostError("the connection is gone")
         futures = [asyncio.get_running_loop().create_future() for _ in range(answers)]
@@ -104,9 +112,22 @@ class Link(asyncio.Protocol):
         if self._transport is not None:
             self._transport.resume_reading()
 
+    def check(self) -> None:
+        """Raise what a handler has raised."""
+        if self._failure is not None:
+            raise self._failure
+
+    async def ended(self) -> None:
+        """Until the connection has ended."""
+        try:
+            await self.closed.wait()
+        finally:
+            self.check()
+
     def close(self) -> None:
         if self._transport is not None:
             self._transport.abort()
+        self.check()
 
 
 async def connect(

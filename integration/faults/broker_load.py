@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from pathlib import Path
 from struct import pack
 from urllib.error import HTTPError
@@ -57,23 +58,31 @@ async def subscribe(
 async def drain(victim: Victim, ledger: Ledger) -> None:
     """Read every channel until nobody is owed anything."""
     links = [await subscribe(victim, ledger, account) for account in ledger.channels.values()]
-    await until_all_came(victim)
+    await until_all_came(victim, links)
     for link in links:
         link.close()
 
 
-async def until_all_came(victim: Victim) -> None:
+async def until_all_came(victim: Victim, links: Sequence[Link]) -> None:
     deadline = time.monotonic() + PATIENCE_S
     while (owed := await victim.owed()) > 0:
+        check(links)
         assert time.monotonic() < deadline, f"{owed} messages did not come\n{victim.log[-3000:]}"
         await asyncio.sleep(0.1)
 
 
-async def wait_for(what: Callable[[], bool], name: str) -> None:
+async def wait_for(what: Callable[[], bool], name: str, links: Sequence[Link] = ()) -> None:
     deadline = time.monotonic() + PATIENCE_S
     while not await asyncio.to_thread(what):
+        check(links)
         assert time.monotonic() < deadline, f"waited in vain: {name}"
         await asyncio.sleep(0.05)
+
+
+def check(links: Sequence[Link]) -> None:
+    """Raise what was wrong with something that came."""
+    for link in links:
+        link.check()
 
 
 async def publish(ledger: Ledger, link: Link, topic: str, count: int, padding: bytes = b"") -> bytes:
@@ -241,7 +250,8 @@ async def _slow_consumers(context: Context, ledger: Ledger) -> int:
         link = await connect(victim.tcp)
         while ledger.published < count * ready * 2:
             assert await publish(ledger, link, "slow", 1000, bytes(padding)) == b"OK"
-        await wait_for(lambda: _all_delivered(ledger, "healthy"), "the healthy channel has everything")
+        read = [ledger.channels["slow", "healthy"]]
+        await wait_for(lambda: _all_came(ledger, read), "the healthy channel has everything", [healthy])
         grown = (victim.peak_rss_bytes - before) / MIB
         limit = 100 + count * (ready * (padding + 400) + 64 * 1024) / MIB
         assert grown < limit, f"nsqd grew by {grown:.0f} MiB for {count} consumers that do not read"
@@ -266,11 +276,6 @@ async def _stuck_consumers(victim: Victim, count: int, ready: int) -> list[Link]
     return links
 
 
-def _all_delivered(ledger: Ledger, channel: str) -> bool:
-    (account,) = (account for account in ledger.channels.values() if account.name == channel)
-    return ledger.acknowledged[account.topic] <= account.delivered
-
-
 # --- crowds ----------------------------------------------------------------------------------------------------------
 
 
@@ -290,7 +295,7 @@ async def _connections(context: Context, ledger: Ledger) -> int:
                     *(publish(ledger, link, "crowd", 1) for link in links[first : first + 500])
                 )
                 assert set(answers) == {b"OK"}
-            await until_all_came(victim)
+            await until_all_came(victim, links)
             # All are still there, and answered.
             assert sum(not link.closed.is_set() for link in links) == count
     finally:
@@ -333,7 +338,8 @@ async def _topics(context: Context, ledger: Ledger) -> int:
         for first in range(0, len(names), 50):  # the few files are for sockets, too
             part = [ledger.channels[name, "c"] for name in names[first : first + 50]]
             links = await asyncio.gather(*(subscribe(victim, ledger, account) for account in part))
-            await wait_for(lambda part=part: all(_all_came(ledger, account) for account in part), "a part has all")  # type: ignore[misc]
+            has_all = partial(_all_came, ledger, part)
+            await wait_for(has_all, "a part has all", links)
             for link in links:
                 link.close()
         # Each deletion is fsynced before it is answered: that takes its time.
@@ -372,8 +378,8 @@ async def _publish_to_all(ledger: Ledger, link: Link, names: Sequence[str]) -> N
         assert set(answers) == {b"OK"}, answers
 
 
-def _all_came(ledger: Ledger, account: ChannelAccount) -> bool:
-    return ledger.acknowledged[account.topic] <= account.delivered
+def _all_came(ledger: Ledger, accounts: Sequence[ChannelAccount]) -> bool:
+    return all(ledger.acknowledged[account.topic] <= account.delivered for account in accounts)
 
 
 # --- the scenarios ---------------------------------------------------------------------------------------------------
