@@ -27,6 +27,9 @@ _CHANNEL_OPTIONS: Final = (
     # A host that was cut off does not say so: a call to it has to end all the same.
     ("grpc.keepalive_time_ms", _PING_MS),
     ("grpc.keepalive_timeout_ms", _PING_MS),
+    # That holds where packets are not acknowledged. Somebody between may do that for a peer that is gone: what does not
+    # come then is the answer to a ping, for which gRPC waits a minute, longer than tasks try to reach a receiver.
+    ("grpc.http2.ping_timeout_ms", 2 * _PING_MS),
     ("grpc.http2.max_pings_without_data", 0),
     # Loopback and cluster addresses; a proxy of the environment is for neither.
     ("grpc.enable_http_proxy", 0),

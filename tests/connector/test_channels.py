@@ -2,6 +2,7 @@
 
 import socket
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import replace
@@ -12,8 +13,8 @@ import grpc
 import pytest
 import trustme
 
-from pyspark_nsq.connector import rows
-from pyspark_nsq.connector.channels import Guard, ListenError, listen, make_server
+from pyspark_nsq.connector import channels, rows
+from pyspark_nsq.connector.channels import Guard, ListenError, listen, make_server, open_channel
 from pyspark_nsq.connector.receiver_tls import ReceiverTls
 from pyspark_nsq.connector.rows import Place, RangePartition, ReadError, fetch
 from pyspark_nsq.connector.ways import Way
@@ -83,6 +84,42 @@ def test_ports_that_are_all_taken_are_told_with_the_option_s_name(server: grpc.S
             listen(server, "127.0.0.1", ports, None)
         with pytest.raises(ListenError, match=f"^--listen: cannot listen at 127.0.0.1:{ports[0]}: "):
             listen(server, "127.0.0.1", ports[:1], None, named="--listen")
+
+
+# Peers that are gone.
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """Where connections are taken, as gRPC's are, and nothing is said after that."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def take() -> None:
+            with listener.accept()[0] as sock:
+                sock.sendall(b"\0\0\0\4\0\0\0\0\0")  # settings, none of which differs
+                while sock.recv(4096):
+                    pass
+
+        thread = threading.Thread(target=take)
+        thread.start()
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+        thread.join()
+
+
+def test_a_call_over_a_connection_that_only_this_side_knows_ends(silent: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pings = {"grpc.keepalive_time_ms", "grpc.keepalive_timeout_ms", "grpc.http2.ping_timeout_ms"}
+    options = [(name, 200 if name in pings else value) for name, value in channels._CHANNEL_OPTIONS]
+    monkeypatch.setattr(channels, "_CHANNEL_OPTIONS", options)
+    with open_channel(silent, None) as channel, pytest.raises(grpc.RpcError) as caught:
+        channel.unary_unary("/receiver/Anything")(b"", timeout=20)
+    assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+def test_a_receiver_is_tried_again_after_such_a_call() -> None:
+    """Both pings have been waited for by then: the one of a connection in use, and the one of an idle one."""
+    options = dict(channels._CHANNEL_OPTIONS)
+    given_up_ms = options["grpc.keepalive_time_ms"] + options["grpc.http2.ping_timeout_ms"]
+    assert given_up_ms / 1000 < rows._UNREACHABLE_S
 
 
 # Unix sockets.
