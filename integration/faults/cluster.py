@@ -54,9 +54,9 @@ class Cluster:
         self.sink = Nsqd(self.impl, folder / "nsqd-sink", [], [*NSQD_FLAGS, "-node-id=99", *flags])
         self.daemons.append(self.sink)
 
-    def proxy(self, target: Callable[[], Address]) -> Proxy:
+    def proxy(self, target: Callable[[], Address], *, are_brief: bool = False) -> Proxy:
         """One more, whose chance is its own, and the same with each run."""
-        return Proxy(target, next(self._seeds))
+        return Proxy(target, next(self._seeds), are_brief=are_brief)
 
     def __enter__(self) -> Self:
         return self

@@ -3,6 +3,7 @@
 Faults come from a proxy in user space, so that they need no rights; ``kernel.py`` has those of the kernel.
 """
 
+import itertools
 import re
 import signal
 import time
@@ -18,7 +19,7 @@ from faults.cluster import Cluster
 from faults.crash import shared_driver
 from faults.driver import LOCAL, Driver
 from faults.held_source import PROXY_NOTE, RECEIVER_NOTE
-from faults.proxy import Proxy, Rules
+from faults.proxy import FORGOTTEN, IGNORED, LATE, REFUSED, RESET, STALLED, Proxy, Rules
 from faults.queries import NSQ, TABLE
 from faults.report import Row
 from faults.scenario import Context, Scenario
@@ -33,6 +34,10 @@ STALL_S = 4.0
 HEARTBEAT = "2s"
 # So does the sink, after this; nobody is killed, so that nsqd need not sync each message, which may take longer.
 REQUEST_TIMEOUT = "1s"
+
+# A fault lasts until somebody has come across it, on what is seldom used: nsqds ping their lookupd every 15 seconds.
+MEET_S = 60.0
+_STIR_S = 0.2
 
 # A receiver elsewhere is given up, and gives up, when it was silent for so long: that is less than the stall.
 LEASE = "2s"
@@ -49,29 +54,35 @@ SINK_LOOKUPD = "sink - lookupd"
 LINKS = (RECEIVER_NSQD, COORDINATOR_LOOKUPD, TASK_RECEIVER, SINK_NSQD)
 OTHER_LINKS = (COORDINATOR_RECEIVER, COORDINATOR_NSQD, NSQD_LOOKUPD, SINK_LOOKUPD)
 _OF_SINK = (SINK_NSQD, SINK_LOOKUPD)
+_OF_DATA = (RECEIVER_NSQD, TASK_RECEIVER, SINK_NSQD)
 
 
 @dataclass(frozen=True)
 class Fault:
-    """``rules`` hold while messages are published for ``seconds``; ``act`` is done to the connections in between."""
+    """``rules`` hold while messages are published for ``seconds``; ``act`` is done to the connections in between.
+
+    ``meets`` is what a proxy has to count: nobody came across it otherwise.
+    """
 
     name: str
     seconds: float
+    meets: str
     rules: Callable[[], Rules] = Rules
     act: Callable[[Proxy], None] = lambda _proxy: None
 
 
 FAULTS = (
-    Fault("latency", 2, lambda: Rules(delay_s=0.05, jitter_s=0.1)),
-    Fault("loss", 2, lambda: Rules(loss=0.2)),
-    Fault("slow drip", 2, lambda: Rules(piece_size=64, delay_s=0.001)),
-    Fault("resets", 2, act=Proxy.reset),
-    Fault("refused", 2, lambda: Rules(refuse=True), Proxy.reset),
-    Fault("accepted, never answered", 3, lambda: Rules(ignore=True), Proxy.reset),
-    Fault("half-open", 1, act=Proxy.forget),
-    Fault("partition", STALL_S, lambda: Rules(stall_up=True, stall_down=True)),
-    Fault("one way only", STALL_S, lambda: Rules(stall_up=True)),
+    Fault("latency", 2, LATE, lambda: Rules(delay_s=0.05, jitter_s=0.1)),
+    Fault("loss", 2, LATE, lambda: Rules(loss=0.2)),
+    Fault("slow drip", 2, LATE, lambda: Rules(piece_size=64, delay_s=0.001)),
+    Fault("resets", 2, RESET, act=Proxy.reset),
+    Fault("refused", 2, REFUSED, lambda: Rules(refuse=True), Proxy.reset),
+    Fault("accepted, never answered", 3, IGNORED, lambda: Rules(ignore=True), Proxy.reset),
+    Fault("half-open", 1, FORGOTTEN, act=Proxy.forget),
+    Fault("partition", STALL_S, STALLED, lambda: Rules(stall_up=True, stall_down=True)),
+    Fault("one way only", STALL_S, STALLED, lambda: Rules(stall_up=True)),
 )
+PAUSED = "paused (SIGSTOP)"
 QUICK = ("loss", "resets", "half-open", "partition")
 
 
@@ -90,13 +101,23 @@ def run_link(context: Context, link: str, faults: Sequence[Fault]) -> list[Row]:
         subject.order.source_options["heartbeatInterval"] = HEARTBEAT
         subject.order.sink_options["requestTimeout"] = REQUEST_TIMEOUT
         driver.start(subject.order)
-        # It takes longer to start than most faults last.
-        subject.publish(COUNT)
-        subject.wait(subject.is_complete, "its first messages", driver)
+        begin_to_flow(subject, driver)
         rows = [run_fault(link, fault, proxies, driver, subject) for fault in faults]
-        left = check_gone(driver, cluster, [subject])
-        unused = "" if all(proxy.connected for proxy in proxies) else "nothing went through the proxy"
-        return [*rows[:-1], replace(rows[-1], failure=rows[-1].failure or left or unused)]
+        left = check_gone(driver, cluster, [subject]) or beside(link, proxies, subject.published)
+        return [*rows[:-1], replace(rows[-1], failure=rows[-1].failure or left)]
+
+
+def begin_to_flow(subject: Subject, driver: Driver) -> None:
+    """It takes a query longer to start than most faults last."""
+    subject.publish(COUNT)
+    subject.wait(subject.is_complete, "its first messages", driver)
+
+
+def beside(link: str, proxies: Sequence[Proxy], published: Sequence[bytes]) -> str:
+    """What has taken another way; empty where it all went through the proxies."""
+    expected = sum(map(len, published)) if link in _OF_DATA else 1
+    passed = sum(proxy.passed_bytes for proxy in proxies)
+    return "" if passed >= expected else f"{passed} bytes went through the proxy, where {expected} should have"
 
 
 def proxies_of(link: str, cluster: Cluster, subject: Subject, ending: ExitStack) -> list[Proxy]:
@@ -111,7 +132,7 @@ def proxies_of(link: str, cluster: Cluster, subject: Subject, ending: ExitStack)
 
 
 def _before_lookupd(cluster: Cluster, subject: Subject, _ending: ExitStack) -> Proxy:
-    proxy = cluster.proxy(lambda: Address("127.0.0.1", cluster.lookupd.ports["HTTP"]))
+    proxy = cluster.proxy(lambda: Address("127.0.0.1", cluster.lookupd.ports["HTTP"]), are_brief=True)
     subject.order.source_options["lookupdHttpAddresses"] = proxy.address
     return proxy
 
@@ -136,7 +157,7 @@ def _before_nsq_receiver(cluster: Cluster, subject: Subject, ending: ExitStack) 
 
 def _before_statistics(cluster: Cluster, subject: Subject, _ending: ExitStack) -> Proxy:
     """Where there is no lookupd to name another port."""
-    proxy = cluster.proxy(lambda: Address("127.0.0.1", cluster.nsqds[0].ports["HTTP"]))
+    proxy = cluster.proxy(lambda: Address("127.0.0.1", cluster.nsqds[0].ports["HTTP"]), are_brief=True)
     options = subject.order.source_options
     del options["lookupdHttpAddresses"]
     options.update(nsqdTcpAddresses=cluster.proxies[0].address, nsqdHttpAddresses=proxy.address)
@@ -151,7 +172,7 @@ def _before_registration(cluster: Cluster, _subject: Subject, _ending: ExitStack
 
 def _before_lookupd_of_sink(cluster: Cluster, subject: Subject, _ending: ExitStack) -> Proxy:
     lookupd = cluster.add_lookupd_of_sink()
-    proxy = cluster.proxy(lambda: Address("127.0.0.1", lookupd.ports["HTTP"]))
+    proxy = cluster.proxy(lambda: Address("127.0.0.1", lookupd.ports["HTTP"]), are_brief=True)
     options = subject.order.sink_options
     del options["nsqdTcpAddresses"]
     options.update(lookupdHttpAddresses=proxy.address, lookupdPollInterval="300ms")
@@ -174,9 +195,17 @@ def _address(text: str) -> Address:
 
 
 def run_fault(link: str, fault: Fault, proxies: Sequence[Proxy], driver: Driver, subject: Subject) -> Row:
-    trouble = ProxyTrouble(fault, proxies)
+    trouble = ProxyTrouble(fault, proxies, _stirring(link, subject))
     row = go_through(trouble, f"network: {fault.name}", link, fault.seconds, driver, subject)
     return replace(row, name=f"network:{link}:{fault.name}")
+
+
+def _stirring(link: str, subject: Subject) -> Callable[[], None]:
+    """What makes parties talk who have nothing to say while messages are published."""
+    if link != NSQD_LOOKUPD:
+        return lambda: None
+    numbers = itertools.count()
+    return lambda: subject.cluster.nsqds[0].make_channel("stir", f"c{next(numbers)}")
 
 
 class Trouble(Protocol):
@@ -187,21 +216,30 @@ class Trouble(Protocol):
     def again(self) -> None:
         """Called before each piece that is published meanwhile."""
 
+    def has_met(self) -> bool:
+        """Whether anybody came across it since it began."""
+
     def heal(self) -> None: ...
 
 
 class ProxyTrouble:
-    def __init__(self, fault: Fault, proxies: Sequence[Proxy]) -> None:
+    def __init__(self, fault: Fault, proxies: Sequence[Proxy], stir: Callable[[], None]) -> None:
         self._fault = fault
         self._proxies = proxies
+        self._stir = stir
 
     def begin(self) -> None:
         for proxy in self._proxies:
+            proxy.met.clear()
             proxy.rules = self._fault.rules()
 
     def again(self) -> None:
         for proxy in self._proxies:
             self._fault.act(proxy)
+        self._stir()
+
+    def has_met(self) -> bool:
+        return all(proxy.met[self._fault.meets] for proxy in self._proxies)
 
     def heal(self) -> None:
         for proxy in self._proxies:
@@ -217,19 +255,29 @@ def go_through(trouble: Trouble, fault: str, link: str, seconds: float, driver: 
         trouble.again()
         subject.publish(COUNT // PIECES)
         time.sleep(seconds / PIECES)
+    has_met = _meet(trouble, subject)
     trouble.heal()
     subject.publish(COUNT)
     finish_all(driver, [subject])
-    failure = subject.complaint
+    failure = subject.complaint or ("" if has_met else "nobody came across it")
     subject.failure, subject.failures = "", []
     counts = (1, len(subject.published) - before, subject.lost(), subject.duplicated() - twice)
     allowed, lasted = duplicates_allowed(link), time.monotonic() - began
     return Row(fault, link, subject.cluster.impl.name, *counts, allowed, lasted, 0, "", failure)
 
 
+def _meet(trouble: Trouble, subject: Subject) -> bool:
+    """Let it last until somebody has come across it, or should have long ago."""
+    deadline = time.monotonic() + MEET_S
+    while not (has_met := trouble.has_met()) and time.monotonic() < deadline:
+        trouble.again()
+        subject.publish(1)
+        time.sleep(_STIR_S)
+    return has_met
+
+
 def run_pause(context: Context) -> Row:
     """An nsqd that hangs for longer than its messages' time-out, and then goes on as if nothing had been."""
-    pause = Fault("paused (SIGSTOP)", STALL_S)
     driver = shared_driver(context, LOCAL)
     with Cluster(context.impl, context.folder, context.seed) as cluster:
         subject = Subject(context.folder / "query", cluster, TABLE)
@@ -247,7 +295,7 @@ def run_pause(context: Context) -> Row:
         finish_all(driver, [subject])
         failure = subject.failure or check_gone(driver, cluster, [subject])
         counts = (1, len(subject.published), subject.lost(), subject.duplicated())
-        return Row(pause.name, "one nsqd", context.impl.name, *counts, False, time.monotonic() - began, 0, "", failure)
+        return Row(PAUSED, "one nsqd", context.impl.name, *counts, False, time.monotonic() - began, 0, "", failure)
 
 
 def scenario(link: str, faults: Sequence[Fault], name: str = "", is_long: bool = False) -> Scenario:
@@ -261,7 +309,7 @@ SCENARIOS = [
     *(scenario(link, _QUICK, f"network:{link}") for link in LINKS),
     *(scenario(link, _OTHERS, f"network:{link}:others", is_long=True) for link in LINKS),
     *(scenario(link, FAULTS, f"network:{link}", is_long=True) for link in OTHER_LINKS),
-    Scenario("network:paused nsqd", run_pause, "paused (SIGSTOP)", "one nsqd"),
+    Scenario("network:paused nsqd", run_pause, PAUSED, "one nsqd"),
 ]
 
 

@@ -1,7 +1,8 @@
 """A TCP proxy that misbehaves: it delays, drips, stalls, resets, forgets one side, refuses, or keeps back FINs.
 
 Two threads a connection. What it does from now on is set in ``rules``; what it does to the connections there are,
-by calling it. "Up" is from the one who connected to the target, "down" the way back.
+by calling it. ``met`` counts whom that met: a fault that nobody came across is none. "Up" is from the one who connected
+to the target, "down" the way back.
 """
 
 import contextlib
@@ -11,6 +12,7 @@ import re
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -21,6 +23,14 @@ _SUBSCRIBED = re.compile(rb"SUB (\S+) \S+\n")
 _HEAD_SIZE = 8192
 _libc = ctypes.CDLL(None)
 _UNSPECIFIED = bytes(16)
+
+# What ``met`` counts: pieces that were late or kept waiting, connections, of those the first two new ones.
+LATE = "late"
+STALLED = "stalled"
+REFUSED = "refused"
+IGNORED = "ignored"
+RESET = "reset"
+FORGOTTEN = "forgotten"
 
 
 @dataclass
@@ -67,12 +77,19 @@ class _Link:
 
 
 class Proxy:
-    """Listens on loopback and passes on to ``target``, which may be known later, and may change."""
+    """Listens on loopback and passes on to ``target``, which may be known later, and may change.
 
-    def __init__(self, target: Callable[[], Address], seed: int = 0) -> None:
+    Where connections are brief, as with HTTP, there is mostly none: then what is done to those there are is done to the
+    next one, as soon as it says something.
+    """
+
+    def __init__(self, target: Callable[[], Address], seed: int = 0, *, are_brief: bool = False) -> None:
         self.rules = Rules()
-        self.connected = 0
+        self.met: Counter[str] = Counter()
+        self.passed_bytes = 0
         self._target = target
+        self._are_brief = are_brief
+        self._due = ""
         self._chance = random.Random(seed)
         self._changed = threading.Condition()
         self._links: set[_Link] = set()
@@ -86,6 +103,11 @@ class Proxy:
     def address(self) -> str:
         return f"127.0.0.1:{self.port}"
 
+    @property
+    def connections(self) -> int:
+        """How many there are."""
+        return len(self._links)
+
     def close(self) -> None:
         self._is_closed = True
         with contextlib.suppress(OSError):
@@ -98,26 +120,43 @@ class Proxy:
     def heal(self) -> None:
         """Everything goes through again. Connections that were forgotten stay so."""
         with self._changed:
-            self.rules = Rules()
+            self.rules, self._due = Rules(), ""
             self._changed.notify_all()
 
     def reset(self) -> None:
         """End every connection with RST, both ways."""
-        with self._changed:
-            links, self._links = self._links, set()
-            self._changed.notify_all()
-        for link in links:
-            link.close(is_reset=True)
+        self._strike_all(RESET)
 
     def forget(self) -> None:
         """Close the target's side only: the other side believes that it is still connected."""
+        self._strike_all(FORGOTTEN)
+
+    def _strike_all(self, what: str) -> None:
         with self._changed:
-            for link in self._links:
-                link.is_forgotten = True
-                if link.target is not None:
-                    with contextlib.suppress(OSError):
-                        link.target.shutdown(socket.SHUT_RDWR)
+            if self._are_brief and not self._links:
+                self._due = what
+            for link in list(self._links):
+                self._strike(link, what)
             self._changed.notify_all()
+
+    def _strike(self, link: _Link, what: str) -> None:
+        if what == FORGOTTEN and link.is_forgotten:
+            return
+        self.met[what] += 1
+        if what == RESET:
+            self._links.discard(link)
+            link.close(is_reset=True)
+            return
+        link.is_forgotten = True
+        if link.target is not None:
+            with contextlib.suppress(OSError):
+                link.target.shutdown(socket.SHUT_RDWR)
+
+    def _strike_if_due(self, link: _Link) -> None:
+        with self._changed:
+            what, self._due = self._due, ""
+            if what:
+                self._strike(link, what)
 
     # FINs of a topic's connections can be kept back.
 
@@ -154,13 +193,12 @@ class Proxy:
     def _serve(self, client: socket.socket) -> None:
         link = _Link(client)
         if self._is_closed or self.rules.refuse:
+            self._count(REFUSED)
             link.close(is_reset=True)
             return
         with self._changed:
             self._links.add(link)
-            self.connected += 1
-        if self.rules.ignore:
-            self._wait_while(link, lambda: self.rules.ignore)
+        self._wait_while(link, lambda: self.rules.ignore, IGNORED)
         try:
             link.target = socket.create_connection(self._target(), timeout=5)
         except OSError:
@@ -183,10 +221,12 @@ class Proxy:
         assert link.target is not None
         with contextlib.suppress(OSError):
             while data := link.client.recv(self.rules.piece_size):
-                self._wait_while(link, lambda: self.rules.stall_up)
+                self._strike_if_due(link)
+                self._wait_while(link, lambda: self.rules.stall_up, STALLED)
                 self._dawdle()
                 if not link.is_forgotten and not self._keep(link, data):
                     link.target.sendall(data)
+                    self._count_passed(data)
         if not link.held:
             with contextlib.suppress(OSError):
                 link.target.shutdown(socket.SHUT_WR)
@@ -198,9 +238,10 @@ class Proxy:
         assert link.target is not None
         with contextlib.suppress(OSError):
             while data := link.target.recv(self.rules.piece_size):
-                self._wait_while(link, lambda: self.rules.stall_down)
+                self._wait_while(link, lambda: self.rules.stall_down, STALLED)
                 self._dawdle()
                 link.client.sendall(data)
+                self._count_passed(data)
         if not link.is_forgotten:
             with contextlib.suppress(OSError):
                 link.client.shutdown(socket.SHUT_WR)
@@ -211,12 +252,22 @@ class Proxy:
         if rules.loss and self._chance.random() < rules.loss:
             late += rules.loss_delay_s
         if late:
+            self._count(LATE)
             time.sleep(late)
 
-    def _wait_while(self, link: _Link, holds: Callable[[], bool]) -> None:
+    def _wait_while(self, link: _Link, holds: Callable[[], bool], what: str) -> None:
         if holds():
+            self._count(what)
             with self._changed:
                 self._changed.wait_for(lambda: not holds() or link not in self._links)
+
+    def _count(self, what: str) -> None:
+        with self._changed:
+            self.met[what] += 1
+
+    def _count_passed(self, data: bytes) -> None:
+        with self._changed:
+            self.passed_bytes += len(data)
 
     def _keep(self, link: _Link, data: bytes) -> bool:
         """Whether these bytes are kept back, as everything is from the first FIN on."""

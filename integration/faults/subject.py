@@ -19,6 +19,8 @@ from faults.watch import FolderWatch
 # Far more than it takes where the machine has nothing else to do.
 WAIT_S = 240.0
 _LOOK_S = 0.05
+# Bodies are what most of the bytes are, wherever they pass.
+_PADDING = b"." * 100
 
 
 class Subject:
@@ -60,7 +62,7 @@ class Subject:
     def number(self, count: int) -> list[bytes]:
         """The next bodies, which are expected from now on."""
         first = len(self.published)
-        bodies = [b"%b %d" % (self.topic.encode(), number) for number in range(first, first + count)]
+        bodies = [b"%b %d %b" % (self.topic.encode(), number, _PADDING) for number in range(first, first + count)]
         self.published += bodies
         return bodies
 
