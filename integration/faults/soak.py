@@ -14,7 +14,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from http.client import HTTPException
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from rig.processes import kill
 
 from faults.cluster import SYNC_EACH, Cluster
 from faults.driver import LOCAL, Driver, DriverError
-from faults.proxy import Proxy, Rules
+from faults.proxy import FORGOTTEN, LATE, REFUSED, RESET, STALLED, Proxy, Rules
 from faults.queries import SINKS
 from faults.report import Row, append, write
 from faults.sampling import Sampler, table
@@ -91,54 +91,71 @@ class Soak:
     def _start_driver(self) -> Driver:
         return Driver(LOCAL, self._spark_folder, _JAVA_OPTIONS)
 
-    # Faults. Each says when it is over.
+    # Faults. Each says whether there was anybody to suffer, and when it is over.
 
-    def kill_worker(self) -> None:
-        for worker in self.driver.workers()[:1]:
-            kill(worker)
+    def kill_worker(self) -> bool:
+        return _kill_all(self.driver.workers()[:1])
 
-    def kill_receiver(self) -> None:
-        for receiver in self.driver.receivers(self.chance.choice(self.subjects).order):
-            kill(receiver)
+    def kill_receiver(self) -> bool:
+        return _kill_all(self.driver.receivers(self.chance.choice(self.subjects).order))
 
-    def kill_planner(self) -> None:
-        if planner := self.driver.planner(self.chance.choice(self.subjects).order):
-            kill(planner)
+    def kill_planner(self) -> bool:
+        planner = self.driver.planner(self.chance.choice(self.subjects).order)
+        return _kill_all([planner] if planner else [])
 
-    def kill_driver(self) -> None:
+    def kill_driver(self) -> bool:
+        was_alive = self.driver.is_alive()
         self._is_driver_killed = True
         self.driver.kill()
         self.driver.check_left_behind()
+        return was_alive
 
-    def stop_query(self) -> None:
-        self.driver.stop(self.chance.choice(self.subjects).order.name)
+    def stop_query(self) -> bool:
+        name = self.chance.choice(self.subjects).order.name
+        was_running = self.driver.failures().get(name) == ""
+        self.driver.stop(name)
+        return was_running
 
-    def kill_nsqd(self) -> None:
+    def kill_nsqd(self) -> bool:
         nsqd = self.chance.choice([*self.cluster.nsqds, self.cluster.sink])
-        if nsqd.process.poll() is None:
-            # Go's forgets what is in flight when it is killed: with a receiver that dies as well it would be lost.
-            nsqd.kill() if self._impl.name == "ours" else _stop(nsqd)
-            self._later(nsqd.restart)
+        if nsqd.process.poll() is not None:
+            return False
+        # Go's forgets what is in flight when it is killed: with a receiver that dies as well it would be lost.
+        nsqd.kill() if self._impl.name == "ours" else _stop(nsqd)
+        self._later(nsqd.restart)
+        return True
 
-    def kill_lookupd(self) -> None:
-        if self.cluster.lookupd.process.poll() is None:
-            self.cluster.lookupd.kill()
-            self._later(self.cluster.lookupd.restart)
+    def kill_lookupd(self) -> bool:
+        if self.cluster.lookupd.process.poll() is not None:
+            return False
+        self.cluster.lookupd.kill()
+        self._later(self.cluster.lookupd.restart)
+        return True
 
-    def pause_nsqd(self) -> None:
+    def pause_nsqd(self) -> bool:
         process = self.chance.choice(self.cluster.nsqds).process
-        if process.poll() is None:
-            process.send_signal(signal.SIGSTOP)
-            self._later(lambda: process.send_signal(signal.SIGCONT))
+        if process.poll() is not None or psutil.Process(process.pid).status() == psutil.STATUS_STOPPED:
+            return False
+        process.send_signal(signal.SIGSTOP)
+        self._later(lambda: process.send_signal(signal.SIGCONT))
+        return True
 
-    def reset_connections(self) -> None:
-        self._proxy().reset()
+    def reset_connections(self) -> bool:
+        return self._strike(Proxy.reset, RESET)
 
-    def forget_connections(self) -> None:
-        self._proxy().forget()
+    def forget_connections(self) -> bool:
+        return self._strike(Proxy.forget, FORGOTTEN)
 
-    def make_network_bad(self) -> None:
+    def _strike(self, act: Callable[[Proxy], None], what: str) -> bool:
         proxy = self._proxy()
+        before = proxy.met[what]
+        act(proxy)
+        return proxy.met[what] > before
+
+    def make_network_bad(self) -> bool:
+        """Whether it met anybody is known when it is over: then it counts."""
+        proxy = self._proxy()
+        before = _suffered(proxy)
         proxy.rules = self.chance.choice(
             [
                 Rules(delay_s=0.1, jitter_s=0.3),
@@ -148,7 +165,16 @@ class Soak:
                 Rules(refuse=True),
             ]
         )
-        self._later(proxy.heal)
+        if proxy.rules.refuse:
+            # Who is connected would not come across it.
+            proxy.reset()
+
+        def heal() -> None:
+            proxy.heal()
+            self.done["make_network_bad"] += _suffered(proxy) > before
+
+        self._later(heal)
+        return False
 
     def _proxy(self) -> Proxy:
         return self.chance.choice([*self.cluster.proxies, self.cluster.sink_proxy])
@@ -158,18 +184,20 @@ class Soak:
 
     # The run.
 
-    def break_something(self, is_calm: bool) -> None:
-        """In a calm run nothing is killed, not even in order."""
+    def break_something(self, faults: Sequence[Callable[[], bool]]) -> None:
+        fault = self.chance.choice(faults)
+        print(f"{time.strftime('%H:%M:%S')} {fault.__name__}", flush=True)
+        self.done[fault.__name__] += self.attempt(fault.__name__, fault)
+
+    def faults(self, is_calm: bool) -> list[Callable[[], bool]]:
+        """What may be broken now, the likelier the more often. In a calm run nothing is killed, not even in order."""
         often = [self.reset_connections, self.make_network_bad]
         seldom = [self.pause_nsqd, self.forget_connections]
         if not is_calm:
             often += [self.kill_worker, self.kill_receiver, self.kill_nsqd]
             seldom += [self.kill_planner, self.kill_lookupd, self.stop_query]
             seldom += [self.kill_driver] if self.chance.random() < _DRIVER_CHANCE else []
-        fault = self.chance.choice([*often * 2, *seldom])
-        print(f"{time.strftime('%H:%M:%S')} {fault.__name__}", flush=True)
-        self.done[fault.__name__] += 1
-        self.attempt(fault.__name__, fault)
+        return [*often * 2, *seldom]
 
     def heal(self, everything: bool = False) -> None:
         now = time.monotonic()
@@ -178,14 +206,15 @@ class Soak:
         for heal in due:
             self.attempt("healing", heal)
 
-    def attempt(self, what: str, action: Callable[[], None]) -> None:
-        """What goes wrong in it fails the run, and does not end it."""
+    def attempt(self, what: str, action: Callable[[], bool | None]) -> bool:
+        """What it says; what goes wrong in it fails the run, and does not end it."""
         try:
-            action()
+            return bool(action())
         except DriverError as error:
             print(f"starting again: {error}", flush=True)
         except Exception as error:
             self.failures.append(f"{what.replace('_', ' ')}: {type(error).__name__}: {error}")
+        return False
 
     def revive(self) -> None:
         """What a supervisor does: start Spark again, and queries that have ended."""
@@ -232,7 +261,7 @@ class Soak:
         while (now := time.monotonic()) < began + seconds:
             self.heal()
             if now >= fault_at:
-                self.break_something(is_calm=now - began >= seconds * (1 - _CALM_PART))
+                self.break_something(self.faults(is_calm=now - began >= seconds * (1 - _CALM_PART)))
                 fault_at = time.monotonic() + self.chance.expovariate(1 / mean_interval_s)
             self.attempt("starting again", self.revive)
             if now >= sample_at:
@@ -252,6 +281,7 @@ class Soak:
     def row(self, seed: int, seconds: float) -> Row:
         complaints = [complaint for each in self.sampler.growths() if (complaint := each.complaint(seconds))]
         complaints += [subject.failure for subject in self.subjects if subject.failure]
+        complaints += [] if self.done.total() else ["nothing was broken"]
         return Row(
             f"{self.done.total()} random faults",
             "everything",
@@ -268,6 +298,16 @@ class Soak:
 
     def close(self) -> None:
         self.driver.end()
+
+
+def _kill_all(processes: Sequence[psutil.Process]) -> bool:
+    for process in processes:
+        kill(process)
+    return bool(processes)
+
+
+def _suffered(proxy: Proxy) -> int:
+    return sum(proxy.met[what] for what in (LATE, STALLED, REFUSED))
 
 
 def _stop(nsqd: Nsqd) -> None:
@@ -318,7 +358,8 @@ def report(soak: Soak, options: argparse.Namespace, seconds: float) -> Row:
     row = soak.row(options.seed, seconds)
     append(row, options.report)
     facts = {"seed": options.seed, "minutes": options.minutes, "mean interval": f"{options.mean_interval:g} s"}
-    facts["faults"] = ", ".join(f"{name.replace('_', ' ')} {count}" for name, count in sorted(soak.done.items()))
+    done = sorted((name, count) for name, count in soak.done.items() if count)
+    facts["faults"] = ", ".join(f"{name.replace('_', ' ')} {count}" for name, count in done)
     write(options.report, "Soak: random faults under load", facts)
     soak.sampler.save(options.report / "samples.csv")
     with (options.report / "report.md").open("a") as file:

@@ -1,19 +1,27 @@
 """What a soak finds out: that something grows, and what went wrong while it broke everything."""
 
 import json
+import random
+import socket
+import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, nullcontext, suppress
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
+from rig.daemons import wait_until
 
 from faults import soak
 from faults.driver import DriverError
+from faults.proxy import Proxy
 from faults.report import Row
 from faults.sampling import LONG_RUN_S, WARM_UP_S, Growth, Sample, Sampler, slope_per_h, table
+from faults.scenario import own_brokers
+from pyspark_nsq.connector.settings import Address
 
 STEP_S = 5.0
 MINUTE_S = 60.0
@@ -146,6 +154,89 @@ def test_what_goes_wrong_while_something_is_broken_fails_the_run_and_does_not_en
     failing.attempt("kill_driver", leave_something)
     failing.attempt("stop_query", find_spark_dead)
     assert failing.failures == ["kill driver: AssertionError: the driver's death left behind: something"]
+
+
+class Nobody:
+    """A driver, an nsqd's process and a proxy where there is nothing to break."""
+
+    pid = -1
+    process: "Nobody"
+
+    def poll(self) -> int:
+        return 0
+
+    def workers(self) -> list[psutil.Process]:
+        return []
+
+    def receivers(self, _order: object) -> list[psutil.Process]:
+        return []
+
+    def planner(self, _order: object) -> None:
+        """There is none."""
+
+    def is_alive(self) -> bool:
+        return False
+
+    def kill(self) -> None:
+        """It is dead."""
+
+    def check_left_behind(self) -> None:
+        """Nothing is."""
+
+    def failures(self) -> dict[str, str]:
+        return {"query": "it has ended"}
+
+    def stop(self, _name: str) -> None:
+        """It is not there."""
+
+
+FAULTS = [
+    name for name in vars(soak.Soak) if name.startswith(("kill_", "stop_", "pause_", "reset_", "forget_", "make_"))
+]
+
+
+def soaking(proxy: Proxy) -> soak.Soak:
+    nobody: Any = Nobody()
+    nobody.process = nobody
+    made = soak.Soak.__new__(soak.Soak)
+    made.chance, made.done, made.failures = random.Random(1), Counter(), []
+    made.driver, made._due, made._is_driver_killed = nobody, [], False
+    made.subjects = [SimpleNamespace(order=SimpleNamespace(name="query"))]  # type: ignore[list-item]
+    made.cluster = SimpleNamespace(nsqds=[nobody], sink=nobody, lookupd=nobody, proxies=[proxy], sink_proxy=proxy)  # type: ignore[assignment]
+    made._impl = own_brokers()
+    return made
+
+
+@pytest.fixture
+def proxy() -> Iterator[Proxy]:
+    with closing(socket.create_server(("127.0.0.1", 0))) as target:
+        made = Proxy(lambda: Address("127.0.0.1", target.getsockname()[1]))
+        yield made
+        made.close()
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_that_hits_nobody_does_not_count(name: str, proxy: Proxy) -> None:
+    made = soaking(proxy)
+    made.break_something([getattr(made, name)])
+    made.heal(everything=True)
+    assert made.done.total() == 0
+    assert made.failures == []
+
+
+@pytest.mark.parametrize("name", ["reset_connections", "forget_connections", "make_network_bad"])
+def test_one_that_hits_somebody_does(name: str, proxy: Proxy) -> None:
+    made = soaking(proxy)
+    with closing(socket.create_connection(("127.0.0.1", proxy.port))) as sock:
+        wait_until(lambda: proxy.connections, "the connection")
+        made.break_something([getattr(made, name)])
+        for _ in range(100):
+            # A piece at a time is lost now and then.
+            with suppress(OSError):
+                sock.sendall(b"x")
+            time.sleep(0.005)
+        made.heal(everything=True)
+    assert made.done == {name: 1}
 
 
 class DeadDriver:
