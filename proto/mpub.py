@@ -115,6 +115,8 @@ def _range_end(ends: np.ndarray, first: int, size_max: int, count_max: int) -> i
 
 def decode_mpub(payload: Bytes, message_size_max: int) -> pa.BinaryArray:
     """The bodies of an MPUB's payload (the count, then each message), every length checked against what is there."""
+    if len(payload) > BUFFER_SIZE_MAX:
+        raise ValueError(f"an MPUB of {len(payload)} bytes is more than {BUFFER_SIZE_MAX}, what a column has room for")
     if len(payload) < SIZE_FIELD_SIZE:
         raise WireError(f"an MPUB of {len(payload)} bytes has no message count")
     (count,) = _SIZE.unpack_from(payload)

@@ -176,6 +176,14 @@ def test_such_a_size_is_refused_where_all_of_its_message_is_here(size: int) -> N
         decode_frames(message + strange, FRAME_SIZE_MAX)
 
 
+def test_more_than_columns_have_room_for_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = encode_frame(RESPONSE, OK)
+    monkeypatch.setattr("pyspark_nsq.proto.columns.BUFFER_SIZE_MAX", len(data))
+    assert decode_frames(data, FRAME_SIZE_MAX).consumed == len(data)
+    with pytest.raises(ValueError, match="a buffer of 11 bytes is more than 10"):
+        decode_frames(data + b"x", FRAME_SIZE_MAX)
+
+
 def test_an_unknown_frame_type_is_refused() -> None:
     with pytest.raises(WireError, match=r"frame type 3 is not in 0\.\.2"):
         decode_frames(encode_frame(3, b""), FRAME_SIZE_MAX)

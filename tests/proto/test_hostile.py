@@ -5,16 +5,19 @@ the bytes themselves and the declared limits account for.
 """
 
 import functools
+import itertools
 import tracemalloc
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
+from unittest import mock
 
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspark_nsq.proto import commands
+from pyspark_nsq.proto import chains, columns, commands, mpub
 from pyspark_nsq.proto.columns import decode_frames
 from pyspark_nsq.proto.compression import (
     DeflateCompressor,
@@ -131,6 +134,89 @@ def test_a_lying_length_costs_no_memory(target: str, seed: int, lie: bytes) -> N
     for start in range(min(len(data), 60)):
         lying = data[:start] + lie + data[start + 4 :]
         check_memory(functools.partial(result_or_none, target, lying), len(lying))
+
+
+# Of such a size records are not gone through but searched for, block by block.
+BODIES = [b"%d " % number * (number % 12 + 1) for number in range(3000)]
+LARGE = {
+    "frames to columns": b"".join(encode_message(number, 1, ID, body) for number, body in enumerate(BODIES)),
+    "mpub": commands.mpub("t", BODIES)[len("MPUB t\n") + 4 :],
+}
+
+
+# What a size is overwritten with, a lie or one that takes in so many of the next records, which may be too many; and
+# what comes to stand somewhere in a record.
+lies = big_and_small_numbers | st.binary(min_size=4, max_size=4) | st.sampled_from([2, 3, 40, 1500])
+noises = big_and_small_numbers | st.binary(min_size=1, max_size=8) | st.sampled_from([ID, b"\0\0\0\x1e\0\0\0\2"])
+damages = st.lists(
+    st.tuples(st.integers(0, len(BODIES) - 1), st.just(0), lies)
+    | st.tuples(st.integers(0, len(BODIES) - 1), st.integers(0, 20), noises),
+    min_size=1,
+    max_size=4,
+)
+
+
+def damaged(target: str, damages: list[tuple[int, int, bytes | int]]) -> bytes:
+    data = bytearray(LARGE[target])
+    head, overhead = (4, 4) if target == "mpub" else (0, len(encode_message(1, 1, ID, b"")))
+    starts = list(itertools.accumulate((overhead + len(body) for body in BODIES), initial=head))
+    for record, offset, lie in damages:
+        if isinstance(lie, int):
+            end = starts[min(record + lie, len(BODIES))]
+            lie = (end - starts[record] - 4).to_bytes(4, "big")
+        start = starts[record] + offset
+        data[start : start + len(lie)] = lie
+    return bytes(data)
+
+
+def searched(target: str, data: bytes) -> object:
+    """What comes of it where its two halves are searched one after the other."""
+    with mock.patch.object(chains, "_BLOCK_SIZE", len(LARGE[target]) // 2 + 1):
+        return result_or_error(target, data)
+
+
+def result_or_error(target: str, data: bytes) -> object:
+    try:
+        return TARGETS[target](data)
+    except WireError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("target", LARGE)
+def test_large_buffers_are_searched(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[int] = []
+
+    def counting(*places: Any, **bounds: Any) -> Any:
+        borders = chains.chain_borders(*places, **bounds)
+        found.append(len(borders) - 1)
+        return borders
+
+    for module in (columns, mpub):
+        monkeypatch.setattr(module, "chain_borders", counting)
+    searched(target, LARGE[target])
+    assert len(found) == 2
+    assert sum(found) > 0.99 * len(BODIES)
+
+
+@pytest.mark.parametrize("target", LARGE)
+@given(damages=damages, cut=st.integers(0, 40))
+def test_damage_in_what_is_searched_ends_as_it_does_one_by_one(
+    target: str, damages: list[tuple[int, int, bytes | int]], cut: int
+) -> None:
+    data = damaged(target, damages)
+    hostile = data[: len(data) - cut]
+    found = searched(target, hostile)
+    with mock.patch.object(chains, "_SEARCHED_SIZE_MIN", len(data) + 1):
+        assert found == result_or_error(target, hostile)
+
+
+@pytest.mark.parametrize("target", LARGE)
+@pytest.mark.parametrize("lie", [b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff", b"\0\0\0\0", b"\0\0\0\1"])
+def test_a_lying_length_in_what_is_searched_costs_no_memory(target: str, lie: bytes) -> None:
+    data = LARGE[target]
+    for start in (0, 4, len(data) // 2, len(data) - 4):
+        lying = data[:start] + lie + data[start + 4 :]
+        check_memory(functools.partial(searched, target, lying), len(lying))
 
 
 @pytest.mark.parametrize("piece", [b"\0\0\0\x1e\0\0\0\2", b"\0\0\1\1\1\1\1\0\0\0\2", b"\2"])
