@@ -293,7 +293,7 @@ def run_pause(context: Context) -> Row:
         cluster.nsqds[0].process.send_signal(signal.SIGCONT)
         subject.publish(COUNT)
         finish_all(driver, [subject])
-        failure = subject.failure or check_gone(driver, cluster, [subject])
+        failure = subject.complaint or check_gone(driver, cluster, [subject])
         counts = (1, len(subject.published), subject.lost(), subject.duplicated())
         return Row(PAUSED, "one nsqd", context.impl.name, *counts, False, time.monotonic() - began, 0, "", failure)
 

@@ -8,6 +8,8 @@ import threading
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
@@ -16,15 +18,15 @@ from rig.daemons import wait_until
 from faults import crash, lies, network
 from faults.crash import duplicates_allowed, named
 from faults.driver import Driver
-from faults.gates import BEFORE_FIN, FIN_SENT, HALF_WAY, MOMENTS, RECEIVED, Gates
+from faults.gates import BEFORE_FIN, FIN_SENT, HALF_WAY, MOMENTS, RECEIVED, WRITTEN, Gates
 from faults.held_source import PLANNER_NOTE
 from faults.lying_nsqd import SINK_LIES, SOURCE_LIES, Liar
-from faults.queries import FILES, NSQ, SINKS, Order
+from faults.queries import FILES, NSQ, SINKS, TABLE, Order
 from faults.report import Row, append, load, merged, table, write
 from faults.scenario import Context, Scenario, Skipped, found, matching, own_brokers, run
 from faults.sinks import committed_files
 from faults.subject import Subject
-from faults.victims import DRIVER, NSQDS, RECEIVER, VICTIMS
+from faults.victims import DRIVER, NSQDS, PLANNER, RECEIVER, VICTIMS, WORKER
 from pyspark_nsq.connector.executors import started_at
 from pyspark_nsq.proto import commands
 
@@ -167,6 +169,28 @@ def test_duplicates_are_allowed_only_where_they_cannot_be_helped() -> None:
     assert duplicates_allowed(NSQDS, HALF_WAY, NSQ)
     assert not any(duplicates_allowed(victim, FIN_SENT, sink) for victim in VICTIMS for sink in SINKS)
     assert not any(duplicates_allowed(NSQDS, moment, FILES) for moment in MOMENTS)
+
+
+@pytest.mark.parametrize(
+    ("victim", "moment", "sink", "ends_allowed"),
+    [
+        *((victim, HALF_WAY, NSQ, 0) for victim in VICTIMS if victim != PLANNER),
+        *((PLANNER, moment, TABLE, 1) for moment in MOMENTS),
+        (WORKER, WRITTEN, NSQ, 1),
+        (WORKER, WRITTEN, TABLE, 0),
+    ],
+)
+def test_a_query_that_ends_where_it_should_live_on_fails_its_row(
+    victim: str, moment: str, sink: str, ends_allowed: int
+) -> None:
+    subject: Any = SimpleNamespace(
+        cluster=SimpleNamespace(impl=own_brokers()), published=[], lost=lambda: 0, duplicated=lambda: 0, failure=""
+    )
+    subject.complaint = "the query failed"
+    for ends in range(3):
+        subject.failures = ["Connection reset"] * ends
+        row = crash.to_row(victim, crash.Case(moment, sink), subject, 1.0, "")
+        assert row.passed == (ends <= ends_allowed)
 
 
 def test_a_gate_holds_until_it_is_opened(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ def run(context: Context) -> Row:
         driver = shared_driver(context, LOCAL)
         driver.start(subject.order)
         finish_all(driver, [subject])
-        failure = subject.failure or check_gone(driver, cluster, [subject])
+        failure = subject.complaint or check_gone(driver, cluster, [subject])
         assert subject.has_commit(batch), "the batch was not repeated"
         assert (Path(subject.order.place) / "_spark_metadata" / str(batch)).read_text() == written, (
             "nothing was skipped"
