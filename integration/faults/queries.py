@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 FILES = "files"
 TABLE = "foreachBatch"
 NSQ = "nsq"
+# What a batch had twice, which a table that knows each message of a batch once does not show.
+TWICE_NOTE = "twice"
 SINKS = (FILES, TABLE, NSQ)
 SIGN = "@answer "
 
@@ -51,6 +53,8 @@ def open_table(path: Path) -> sqlite3.Connection:
 def insert_batch(path: Path, gates: Gates) -> Callable[[DataFrame, int], None]:
     def insert(rows: DataFrame, batch: int) -> None:
         found = [(batch, row.id, row.nsqd, row.body or "") for row in rows.select("id", "nsqd", "body").collect()]
+        if len({message[1:3] for message in found}) < len(found):
+            gates.note(TWICE_NOTE, f"{len(found)} messages of batch {batch} were not all different ones")
         table = open_table(path)
         with table:
             table.executemany("INSERT OR REPLACE INTO messages VALUES (?, ?, ?, ?)", found)

@@ -12,7 +12,7 @@ from rig.processes import command_of
 
 from faults.cluster import Cluster
 from faults.driver import Driver, DriverError
-from faults.queries import FILES, NSQ, TABLE, Order
+from faults.queries import FILES, NSQ, TABLE, TWICE_NOTE, Order
 from faults.sinks import Outcome
 from faults.watch import FolderWatch
 
@@ -124,6 +124,8 @@ def finish_all(driver: Driver, subjects: Sequence[Subject], timeout_s: float = W
     for subject in subjects:
         if subject not in waiting and subject.foreign():
             subject.failure = f"{subject.foreign()} bodies came that were never published"
+        if twice := subject.order.gates.noted(TWICE_NOTE):
+            subject.failure = twice
     for subject in waiting:
         subject.failure = "; ".join(filter(None, (f"after {timeout_s:g} s {subject.state}", subject.complaint)))
 

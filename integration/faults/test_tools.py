@@ -21,11 +21,11 @@ from faults.driver import Driver
 from faults.gates import BEFORE_FIN, FIN_SENT, HALF_WAY, MOMENTS, RECEIVED, WRITTEN, Gates
 from faults.held_source import PLANNER_NOTE
 from faults.lying_nsqd import SINK_LIES, SOURCE_LIES, Liar
-from faults.queries import FILES, NSQ, SINKS, TABLE, Order
+from faults.queries import FILES, NSQ, SINKS, TABLE, Order, insert_batch
 from faults.report import Row, append, load, merged, table, write
 from faults.scenario import Context, Scenario, Skipped, found, matching, own_brokers, run
 from faults.sinks import committed_files
-from faults.subject import Subject
+from faults.subject import Subject, finish_all
 from faults.victims import DRIVER, NSQDS, PLANNER, RECEIVER, VICTIMS, WORKER
 from pyspark_nsq.connector.executors import started_at
 from pyspark_nsq.proto import commands
@@ -191,6 +191,25 @@ def test_a_query_that_ends_where_it_should_live_on_fails_its_row(
         subject.failures = ["Connection reset"] * ends
         row = crash.to_row(victim, crash.Case(moment, sink), subject, 1.0, "")
         assert row.passed == (ends <= ends_allowed)
+
+
+@pytest.mark.parametrize(
+    ("other", "failure"),
+    [(("1", "a"), "2 messages of batch 3 were not all different ones"), (("2", "a"), ""), (("1", "b"), "")],
+)
+def test_what_a_batch_has_twice_is_seen(tmp_path: Path, other: tuple[str, str], failure: str) -> None:
+    subject: Any = SimpleNamespace(
+        order=Order("query", str(tmp_path), TABLE, str(tmp_path / "table"), {}, {}),
+        is_complete=lambda: True,
+        foreign=lambda: 0,
+        failure="",
+    )
+    rows = [SimpleNamespace(id=id_, nsqd=nsqd, body="body") for id_, nsqd in (("1", "a"), other)]
+    frame: Any = SimpleNamespace(select=lambda *_columns: SimpleNamespace(collect=lambda: rows))
+    insert_batch(Path(subject.order.place), subject.order.gates)(frame, 3)
+    driver: Any = SimpleNamespace(failures=lambda: {"query": ""})
+    finish_all(driver, [subject])
+    assert subject.failure == failure
 
 
 def test_a_gate_holds_until_it_is_opened(tmp_path: Path) -> None:
