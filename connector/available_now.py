@@ -13,6 +13,8 @@ _QUIET_S: Final = 5.0
 _DEFERRED_QUIET_S: Final = 6.0
 # So much of the time between two looks counts as silence where the receivers were full: between them they had room.
 _FULL_LOOK_S: Final = 1.0
+# Messages that have no consumer for so long had one that is dead. For a moment it seems so where others are at work.
+_ORPHANED_S: Final = 1.0
 # After so many failures in a row an nsqd counts as not there.
 _FAILURES_MAX: Final = 3
 
@@ -58,6 +60,8 @@ class _Progress:
     idle_s: float = 0.0
     stats: TopicStats | None = None
     stats_at: float = -1.0
+    # Since when there are messages whose consumer is gone.
+    orphaned_at: float | None = None
 
     @property
     def is_fresh(self) -> bool:
@@ -96,8 +100,16 @@ class Drain:
     def told(self, source: Source, stats: TopicStats | None, asked_at: float) -> None:
         """What the nsqd said when it was asked at this time."""
         progress = self._sources.get(source)
-        if progress is not None:
-            progress.stats, progress.stats_at = stats, asked_at
+        if progress is None:
+            return
+        progress.stats, progress.stats_at = stats, asked_at
+        if stats and orphans(stats):
+            progress.orphaned_at = asked_at if progress.orphaned_at is None else progress.orphaned_at
+        elif progress.orphaned_at is not None:
+            if asked_at - progress.orphaned_at >= _ORPHANED_S:
+                # nsqd has taken them back, and they are about to come.
+                progress.quiet_s = progress.idle_s = 0.0
+            progress.orphaned_at = None
 
     def start_again(self, now: float) -> None:
         """A receiver is gone: what it held comes again, and it counts no longer."""

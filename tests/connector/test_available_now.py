@@ -72,6 +72,31 @@ def test_what_a_dead_consumer_holds_is_waited_for() -> None:
     assert is_done(drain, 3, 101.0)
 
 
+@pytest.mark.parametrize("received", [0, 5], ids=["silence", "others published"])
+def test_what_nsqd_has_just_taken_back_from_a_dead_consumer_has_a_moment_to_come(received: int) -> None:
+    drain = connected(stats(in_flight=3))
+    for second in (1.0, 5.0, 9.0):
+        drain.told(SOURCE, stats(in_flight=3), second)
+        assert not is_done(drain, 0, second, received=received)
+    # Delivered, and not yet told of by the receiver.
+    drain.told(SOURCE, stats(in_flight=3, at_clients=3), 9.1)
+    assert not is_done(drain, 0, 9.2, received=received)
+    drain.told(SOURCE, stats(depth=3), 9.3)
+    assert not is_done(drain, 0, 13.9, received=received)
+    # If nothing comes then, others have it.
+    assert is_done(drain, 0, 14.2, received=received)
+
+
+def test_counts_that_nsqd_takes_one_after_the_other_do_not_keep_it_up() -> None:
+    """While others are at work there seem to be messages without a consumer, each time for a moment."""
+    drain = connected(stats(depth=10))
+    ends = []
+    for look in range(60):
+        drain.told(SOURCE, stats(in_flight=9, at_clients=9 - look % 2), look / 10)
+        ends.append(is_done(drain, 0, look / 10))
+    assert ends.index(True) == 50
+
+
 def test_what_a_living_consumer_holds_is_not_waited_for() -> None:
     assert connected(stats(in_flight=3, at_clients=3)).is_done()
 
