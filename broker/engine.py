@@ -180,6 +180,9 @@ class Engine:
 
     def next_sync(self, now: int) -> SyncJob | None:
         """The fsync that is due, if any and if none is under way."""
+        rewritten = self._shared.rewritten
+        while rewritten:
+            self._syncs.note(rewritten.popitem()[0], now)
         return self._syncs.next_job(now)
 
     def synced(self, job: SyncJob, now: int) -> None:

@@ -1,11 +1,13 @@
 """What is known of a topic's channels besides the messages: one text file of JSON lines beside the log.
 
 Each line is a checksum and the state of what has changed; reading them in order gives the whole. A line that was not
-written whole ends the reading. The file is rewritten once it has grown far beyond what a full state takes.
+written whole ends the reading. Once the file has grown far beyond what a full state takes, another one that begins with
+one takes its place: it is written, synced elsewhere, and every line meanwhile goes to both.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import zlib
@@ -18,6 +20,7 @@ from pyspark_nsq.broker.files import Files
 from pyspark_nsq.broker.log import Checkpoint
 
 FILE_NAME: Final = "state"
+_NEXT_SUFFIX: Final = ".next"
 _REWRITE_BYTES_MIN: Final = 256 * 1024
 _REWRITE_GROWTH: Final = 8
 _NUMBER_MAX: Final = 2**64 - 1
@@ -66,6 +69,8 @@ class Journal:
         self._torn = False  # something may stand behind that
         self._unwritten = b""  # lines that could not be written yet
         self._rewrite_from = _REWRITE_BYTES_MIN  # the size that is too large
+        self._next_size = 0  # of the file that is to take the place of this one, if there is one
+        self._next_is_being_synced = False
 
     def load(self) -> TopicState | None:
         """The whole state; None when there is none."""
@@ -85,8 +90,8 @@ class Journal:
 
     @property
     def bloated(self) -> bool:
-        """Is it time to `rewrite`?"""
-        return self._size + len(self._unwritten) > self._rewrite_from
+        """Is it time to `begin_rewrite`?"""
+        return not self._next_size and self._size + len(self._unwritten) > self._rewrite_from
 
     def append(self, update: TopicState) -> None:
         """Add what has changed; when that fails (OSError), the next call adds it too. Not synced: what a loss of power
@@ -102,10 +107,59 @@ class Journal:
         finally:
             self._files.close(handle)
         self._size += len(self._unwritten)
+        if self._next_size:
+            try:
+                self._write_next(self._unwritten)
+            except OSError:  # this file has it
+                self.abandon_rewrite()
         self._unwritten = b""
 
+    def begin_rewrite(self, state: TopicState) -> None:
+        """Write the whole state beside the file, to take its place when it was synced (see `take_unsynced`)."""
+        line = _encode(replace(state, everything=True))
+        self._rewrite_from = self._size + len(line) + max(_REWRITE_BYTES_MIN, _REWRITE_GROWTH * len(line))
+        try:
+            self._write_next(line)
+        except OSError:
+            self.abandon_rewrite()
+            raise
+
+    def _write_next(self, line: bytes) -> None:
+        handle = self._files.open(self.path + _NEXT_SUFFIX, create=True)
+        try:
+            if not self._next_size:  # what a killed process has left
+                self._files.truncate(handle, 0)
+            self._files.write(handle, self._next_size, [line], len(line))
+        finally:
+            self._files.close(handle)
+        self._next_size += len(line)
+
+    def take_unsynced(self) -> list[str]:
+        """Paths for an fsync. What it covers in this file it covers in the next one too: once that was synced they can
+        be exchanged at any time."""
+        self._next_is_being_synced = self._next_size > 0
+        return [self.path, self.path + _NEXT_SUFFIX] if self._next_size else [self.path]
+
+    def synced(self) -> bool:
+        """The fsync has been done; whether the file is another one now. OSError, and it is not."""
+        if not self._next_is_being_synced:
+            return False
+        self._next_is_being_synced = False
+        self._files.rename(self.path + _NEXT_SUFFIX, self.path)
+        self._rewrite_from -= self._size
+        self._size, self._next_size = self._next_size, 0
+        self._torn = False
+        return True
+
+    def abandon_rewrite(self) -> None:
+        """This file goes on."""
+        self._next_size = 0
+        self._next_is_being_synced = False
+        with contextlib.suppress(OSError):
+            self._files.remove(self.path + _NEXT_SUFFIX)
+
     def rewrite(self, state: TopicState) -> None:
-        """Replace all by the whole state, synced. When that fails (OSError), the next `append` adds it."""
+        """Replace all by the whole state, synced, here and now. When that fails (OSError), the next `append` adds it."""
         self._unwritten = line = _encode(replace(state, everything=True))
         self._rewrite_from = self._size + len(line) + max(_REWRITE_BYTES_MIN, _REWRITE_GROWTH * len(line))
         self._files.replace_file(self.path, line)

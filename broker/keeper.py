@@ -83,12 +83,21 @@ class Keeper:
 
     def take_unsynced(self) -> list[str]:
         """The paths that need an fsync, state first: who may have a message is to be known when the message is."""
-        paths = [self.journal.path, *self.log.unsynced]
+        paths = [*self.journal.take_unsynced(), *self.log.unsynced]
         self.log.unsynced.clear()
         return paths
 
+    def synced(self) -> None:
+        """The last of these paths are."""
+        try:
+            if self.journal.synced():
+                self.log.unsynced.add(self.directory)
+        except OSError as error:
+            self.failed(error)
+
     def sync_failed(self, error: OSError) -> None:
         """What is in the last file may be lost: write on in another."""
+        self.journal.abandon_rewrite()
         self.log.spoil()
         self.failed(error)
 
@@ -115,10 +124,13 @@ class Keeper:
             self.checkpoint = (0, 0, *self.checkpoint[2:])
         try:
             self._files.make_directory(self.directory)
-            if everything or self.journal.bloated:
+            if everything:
                 self.journal.rewrite(self._state(everything=True))
             else:
                 self.journal.append(self._state(everything=False))
+                if self.journal.bloated:
+                    self.journal.begin_rewrite(self._state(everything=True))
+                    self._shared.rewritten[topic] = None
         except OSError as error:
             self._shared.changed[topic] = None
             self.failed(error)

@@ -60,6 +60,7 @@ class Shared:
         self.ready: dict[Channel, None] = {}  # an ordered set
         self.published: list[Topic] = []  # with messages for the next commit
         self.changed: dict[Topic, None] = {}  # whose state is to be written to their journal
+        self.rewritten: dict[Topic, None] = {}  # whose journal waits for an fsync
         self.events: list[Event] = []
         self.failing: dict[Topic, OSError] = {}  # whose last write failed
         self.metadata_changed = False

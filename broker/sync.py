@@ -52,14 +52,18 @@ class Syncs:
         """The topic has appended. True: its batch has to wait, until `done` releases it."""
         if topic.keeper is None or topic.deleted:
             return False
-        if not self._appends:
-            self._deadline = now + self._timeout_ns
-        self._appends += 1
-        self._topics[topic] = None
+        self.note(topic, now)
         if self._every > 1:
             return False
         self._waiting.append((topic, batch))
         return True
+
+    def note(self, topic: Topic, now: int) -> None:
+        """The topic has something to be synced."""
+        if not self._appends:
+            self._deadline = now + self._timeout_ns
+        self._appends += 1
+        self._topics[topic] = None
 
     def next_job(self, now: int) -> SyncJob | None:
         """What is due."""
@@ -82,6 +86,9 @@ class Syncs:
         self._job = None
         waiting = job.waiting
         if job.error is None:
+            for topic in job.topics:
+                if topic.keeper is not None and not topic.deleted:
+                    topic.keeper.synced()
             for topic, batch in waiting:
                 topic.release(batch, now)
             return

@@ -269,6 +269,7 @@ class Topic:
         for channel in channels:
             self._drop_channel(channel)
         self._shared.changed.pop(self, None)
+        self._shared.rewritten.pop(self, None)
         self._shared.failing.pop(self, None)
         if self.keeper is not None:
             self.keeper.log.rest()

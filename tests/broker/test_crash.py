@@ -6,6 +6,16 @@ import pytest
 from simulation.memory_files import Killed, MemoryFiles
 from simulation.scenario import CHANNELS, SECOND, TOPICS, Scenario
 
+from pyspark_nsq.broker import journal
+
+
+@pytest.fixture(params=[None, 500], ids=["", "states rewritten"], autouse=True)
+def rewriting(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether the journals are, which takes more than these tests write."""
+    if request.param:
+        monkeypatch.setattr(journal, "_REWRITE_BYTES_MIN", request.param)
+        monkeypatch.setattr(journal, "_REWRITE_GROWTH", 0)
+
 
 def calls_of_a_run(sync_every: int) -> int:
     files = MemoryFiles()
@@ -54,7 +64,10 @@ def test_loss_of_power_takes_nothing_that_was_acknowledged_after_its_fsync() -> 
         scenario = Scenario(files, sync_every=1)
         with pytest.raises(Killed):
             scenario.run()
+        durable = files._durable_entries.items()
+        states = [path for path, inode in durable if path.endswith("/state") and inode.synced]
         files.lose_power()
+        assert all(files.entries[path].synced for path in states if path in files.entries), f"call {call}"
         scenario.open()
         for topic in TOPICS:
             # What was finished may come again: the journal is not synced. Nothing else may.

@@ -4,6 +4,7 @@ import pytest
 from simulation.memory_files import Killed, MemoryFiles
 from simulation.small_broker import NOW, SECOND, Broker, bodies
 
+from pyspark_nsq.broker import journal
 from pyspark_nsq.broker.engine import DataPathError, Engine, EngineOptions, Event
 
 
@@ -436,3 +437,35 @@ def test_what_was_read_ahead_of_its_fsync_takes_nothing_away() -> None:
     sync()
     assert bodies(broker.get(channel, consumer)) == [b"2", b"3", b"4", b"5"]
     assert not channel.depth
+
+
+def test_a_state_that_has_grown_is_rewritten_without_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal, "_REWRITE_BYTES_MIN", 2000)
+    broker = Broker(sync_every=1000)
+    channel = broker.channel("t", "c")
+    consumer = broker.consumer(channel)
+    rewritten = 0
+    broker.wait(SECOND)
+    broker.files.replaced_paths.clear()
+    for number in range(200):
+        broker.publish("t", b"%d" % number)
+        channel.finish(consumer, broker.get(channel, consumer)[0].message_id, broker.now)
+        before = broker.files.entries["data/t.log/state"]
+        broker.files.synced_paths.clear()
+        broker.wait(2 * SECOND)
+        assert broker.files.synced_paths == []
+        job = broker.engine.next_sync(broker.now)
+        if job is not None:
+            job.run()
+            broker.engine.synced(job, broker.now)
+        rewritten += broker.files.entries["data/t.log/state"] is not before
+        assert len(before.data) < 10_000
+    assert rewritten > 3
+    assert broker.files.replaced_paths == []
+    broker.publish("t", b"last")
+    broker.wait(SECOND)
+    broker.files.kill()
+    broker.open()
+    assert [
+        frame.body for frame in broker.get(broker.channel("t", "c"), broker.consumer(broker.channel("t", "c")))
+    ] == [b"last"]

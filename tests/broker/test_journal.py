@@ -2,7 +2,7 @@ import copy
 import zlib
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulation.memory_files import MemoryFiles
 
@@ -118,11 +118,69 @@ def test_it_asks_to_be_rewritten_when_it_has_grown() -> None:
     journal, _ = opened(files)
     state = TopicState(held=[(number, number) for number in range(1000)])
     journal.rewrite(state)
-    while not journal.bloated:
-        assert len(files.entries["data/state"].data) < 1_000_000
+    for _ in range(2):
+        whole = len(files.entries["data/state"].data)
+        while not journal.bloated:
+            assert len(files.entries["data/state"].data) < 1_000_000
+            journal.append(state)
+        journal.begin_rewrite(state)
+        assert not journal.bloated
         journal.append(state)
-    journal.rewrite(state)
-    assert not journal.bloated
+        assert journal.take_unsynced() == ["data/state", "data/state.next"]
+        assert journal.synced()
+        assert not journal.bloated
+        assert len(files.entries["data/state"].data) < 2 * whole + 20
+
+
+def test_what_a_killed_process_has_left_of_the_next_file_is_no_part_of_it() -> None:
+    files = MemoryFiles()
+    journal, _ = opened(files)
+    journal.append(TopicState())
+    journal.begin_rewrite(TopicState())
+    for end in range(1, 4):
+        journal.append(TopicState(checkpoint=(0, 0, end, 0)))
+    journal, _ = opened(files)
+    journal.load()
+    state = TopicState(checkpoint=(0, 0, 3, 0))
+    journal.begin_rewrite(state)
+    journal.take_unsynced()
+    assert journal.synced()
+    assert opened(files)[0].load() == state
+    assert files.entries["data/state"].data.count(b"\n") == 1
+
+
+@settings(max_examples=300)
+@given(st.lists(st.one_of(updates(), st.sampled_from(["begin", "exchange", "take", "fail", "restart"])), max_size=20))
+def test_a_file_that_takes_the_others_place_has_all_of_it(steps: list[TopicState | str]) -> None:
+    files, plain_files = MemoryFiles(), MemoryFiles()
+    journal, _ = opened(files)
+    plain, _ = opened(plain_files)
+    for step in steps:
+        if isinstance(step, TopicState):
+            for each in (journal, plain):
+                each.append(copy.deepcopy(step))
+        elif step == "begin":
+            if not journal.take_unsynced()[1:]:
+                journal.begin_rewrite(opened(plain_files)[0].load() or TopicState())
+        elif step == "exchange":
+            journal.take_unsynced()
+            journal.synced()
+        elif step == "take":
+            journal.take_unsynced()
+        elif step == "restart":
+            journal, _ = opened(files)
+            journal.load()
+        else:
+            journal.abandon_rewrite()
+            files.fail_from = files.calls
+            with pytest.raises(OSError, match="No space left"):
+                journal.begin_rewrite(TopicState())
+            files.heal()
+        loaded, expected = opened(files)[0].load() or TopicState(), opened(plain_files)[0].load() or TopicState()
+        for channel in (*loaded.channels.values(), *expected.channels.values()):
+            channel.backlog, channel.requeued = one_by_one(channel.backlog), one_by_one(channel.requeued)
+            channel.deferred.sort()
+        assert loaded == expected
 
 
 @pytest.mark.parametrize(

@@ -83,8 +83,11 @@ class MemoryFiles(Files):
         self.heal()
 
     def lose_power(self) -> None:
-        """As `kill`, and what was not synced is lost, or a part of it."""
+        """As `kill`, and what was not synced is lost, or a part of it; new names may have got to the disk all the same."""
         self.kill()
+        for path in sorted(self.directories):
+            if self.random.random() < 0.5:
+                self._sync_entries(path)
         self.entries = dict(self._durable_entries)
         self.directories = set(self._durable_directories)
         for inode in self.entries.values():
