@@ -159,7 +159,8 @@ class Journal:
             self._files.remove(self.path + _NEXT_SUFFIX)
 
     def rewrite(self, state: TopicState) -> None:
-        """Replace all by the whole state, synced, here and now. When that fails (OSError), the next `append` adds it."""
+        """Replace all by the whole state, synced here and now. When that fails (OSError), the next `append` adds it."""
+        self.abandon_rewrite()
         self._unwritten = line = _encode(replace(state, everything=True))
         self._rewrite_from = self._size + len(line) + max(_REWRITE_BYTES_MIN, _REWRITE_GROWTH * len(line))
         self._files.replace_file(self.path, line)

@@ -83,7 +83,7 @@ class MemoryFiles(Files):
         self.heal()
 
     def lose_power(self) -> None:
-        """As `kill`, and what was not synced is lost, or a part of it; new names may have got to the disk all the same."""
+        """As `kill`, and what was not synced is lost, or a part of it; new names may have got to the disk anyway."""
         self.kill()
         for path in sorted(self.directories):
             if self.random.random() < 0.5:
