@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from rig.daemons import Implementation
+from rig.processes import memory_bytes, peak_memory_bytes
 
 from pyspark_nsq.broker.journal import FILE_NAME as STATE_FILE
 
@@ -149,15 +150,9 @@ class Victim:
     @property
     def rss_bytes(self) -> int:
         """The memory it has now."""
-        return self._memory("VmRSS")
+        return memory_bytes(self.process.pid)
 
     @property
     def peak_rss_bytes(self) -> int:
         """The most memory it ever had."""
-        return self._memory("VmHWM")
-
-    def _memory(self, name: str) -> int:
-        status = Path(f"/proc/{self.process.pid}/status").read_text()
-        found = re.search(rf"{name}:\s+(\d+) kB", status)
-        assert found
-        return int(found[1]) * 1024
+        return peak_memory_bytes(self.process.pid)

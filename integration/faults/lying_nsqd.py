@@ -6,8 +6,8 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from struct import pack
 
@@ -19,6 +19,9 @@ sys.path.append(str(Path(__file__).resolve().parents[2] / "tests" / "connector")
 from scripted_nsqd import FACTS, Peer, ScriptedNsqd
 
 Script = Callable[[Peer], None]
+MIB = 1024 * 1024
+# They begin with 100 to 150 MiB. What may be in flight, 16 MiB, is there several times while it is decoded.
+MEMORY_MAX = 300 * MIB
 
 # How connections begin, as long as nothing is wrong.
 
@@ -123,6 +126,15 @@ def heartbeats(peer: Peer) -> None:
         peer.send(many)
 
 
+def paced_heartbeats(peer: Peer) -> None:
+    """Never so many at once that it shows, and the answers are never read."""
+    peer.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    some = encode_frame(RESPONSE, b"_heartbeat_") * 80
+    while True:
+        peer.send(some)
+        time.sleep(0.005)
+
+
 def garbage(peer: Peer) -> None:
     peer.send(bytes(number * 37 % 251 for number in range(5000)))
     listen(peer)
@@ -133,13 +145,17 @@ def half_frame(peer: Peer) -> None:
     listen(peer)
 
 
-def slow_drip(peer: Peer) -> None:
-    """A frame of many megabytes, a byte at a time."""
-    in_background(peer)
-    peer.send(pack(">II", 15_000_000, MESSAGE))
-    while True:
-        peer.send(b"x")
-        time.sleep(0.01)
+def drip(size: int, kind: int) -> Script:
+    """A frame of this size, a byte at a time."""
+
+    def lie(peer: Peer) -> None:
+        in_background(peer)
+        peer.send(pack(">II", size, kind))
+        while True:
+            peer.send(b"x")
+            time.sleep(0.01)
+
+    return lie
 
 
 def cut_off(peer: Peer) -> None:
@@ -248,11 +264,16 @@ class Taker:
 
 @dataclass(frozen=True)
 class Lie:
-    """After an honest beginning; of several forms each connection hears the next one."""
+    """After an honest beginning; of several forms each connection hears the next one.
+
+    ``options`` are those of the query that hears it. Its processes may have so much memory meanwhile.
+    """
 
     name: str
     begin: Script
     forms: Sequence[Script]
+    options: Mapping[str, str] = field(default_factory=dict)
+    memory_max: int = MEMORY_MAX
 
     def anew(self) -> "Lie":
         """The same, by somebody who has taken nothing yet."""
@@ -282,11 +303,18 @@ class Liar(ScriptedNsqd):
         self._lie.forms[turn % len(self._lie.forms)](peer)
 
     @property
+    def has_told_all(self) -> bool:
+        """Whether every form was told: each connection hears one."""
+        return self.told >= len(self._lie.forms)
+
+    @property
     def complaint(self) -> str:
         """Empty where it was spoken to as an nsqd has to be, and had its say."""
         if self.failures:
             return f"an nsqd was told what it cannot expect: {self.failures[0]!r}"
-        return "" if self.told else "the lie was never told"
+        if not self.told:
+            return "the lie was never told"
+        return "" if self.has_told_all else f"the lie was told in {self.told} of its {len(self._lie.forms)} forms"
 
 
 _WRONG_SIZES = (0, 3, 2**31 - 1, 2**32 - 1, 2**28)
@@ -299,6 +327,9 @@ _STRANGE_FACTS: tuple[dict[str, object], ...] = (
     {"tls_v1": True, "snappy": True, "deflate": True},
 )
 
+# What the sink waits for as long as it does where nobody hurries it may grow for as long.
+PATIENT = {"requestTimeout": "10s"}
+
 SOURCE_LIES = (
     Lie("wrong sizes", subscribed, [size(number) for number in _WRONG_SIZES]),
     Lie("unknown frames", subscribed, [unknown_frames]),
@@ -306,7 +337,7 @@ SOURCE_LIES = (
     Lie("endless heartbeats", subscribed, [heartbeats]),
     Lie("garbage", subscribed, [garbage]),
     Lie("half a frame", subscribed, [half_frame]),
-    Lie("slow drip", subscribed, [slow_drip]),
+    Lie("slow drip", subscribed, [drip(15_000_000, MESSAGE)]),
     Lie("cut off", subscribed, [cut_off]),
     Lie("one id for all", subscribed, [same_id]),
     Lie("strange messages", subscribed, [strange_messages]),
@@ -317,7 +348,8 @@ SOURCE_LIES = (
     Lie("never answers", at_once, [listen]),
     Lie("closes at once", at_once, [closes]),
     Lie("1 MB bodies past RDY", subscribed, [large_past_ready]),
-    Lie("a huge frame at full speed", subscribed, [huge_frames]),
+    Lie("a huge frame at full speed", subscribed, [huge_frames], memory_max=400 * MIB),
+    Lie("heartbeats at a pace", subscribed, [paced_heartbeats]),
 )
 SINK_LIES = (
     Lie("acknowledges nothing", published, [listen]),
@@ -327,4 +359,9 @@ SINK_LIES = (
     Lie("answers by halves", published, [answers_by_halves]),
     Lie("sends messages", published, [sends_messages]),
     Lie("OK without write", published, [Taker()]),
+    # As many megabytes as none would send to a producer, and a few kilobytes.
+    Lie("slow drip", published, [drip(15_000_000, RESPONSE), drip(8_000, RESPONSE)]),
+    Lie("wrong sizes", published, [size(number) for number in _WRONG_SIZES]),
+    Lie("endless heartbeats", published, [heartbeats], PATIENT),
+    Lie("heartbeats at a pace", published, [paced_heartbeats]),
 )

@@ -274,6 +274,22 @@ def test_a_liar_who_never_had_its_say_is_seen() -> None:
         assert liar.complaint.startswith("an nsqd was told what it cannot expect: AssertionError(")
 
 
+def test_a_worker_that_grows_while_lies_are_told_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    grown = {1: 100, 2: lies.MEMORY_MAX + 1}
+    running: list[Any] = [SimpleNamespace(pid=2)]
+    monkeypatch.setattr(lies, "peak_memory_bytes", lambda pid: grown[pid])
+    workers = lies.Workers(SimpleNamespace(workers=lambda: running))  # type: ignore[arg-type]
+    running.clear()
+    assert workers.complaint() == "no Python worker was looked at"
+    running += [SimpleNamespace(pid=1), SimpleNamespace(pid=2)]
+    assert workers.complaint() == ""
+    grown[1] = 301 * 2**20
+    workers.look()
+    # It has ended since.
+    running.clear()
+    assert workers.complaint() == "a Python worker of all these queries has grown to 301 MiB"
+
+
 def test_what_a_liar_takes_is_known_at_once() -> None:
     (lie,) = [lie.anew() for lie in SINK_LIES if lie.name == "answers twice"]
     taken = lie.taken
@@ -288,7 +304,7 @@ def test_what_a_liar_takes_is_known_at_once() -> None:
 
 def test_each_connection_hears_the_next_form_of_a_lie() -> None:
     (lie,) = [lie for lie in SOURCE_LIES if lie.name == "wrong sizes"]
-    heard = []
+    heard, told = [], []
     with closing(Liar(lie)) as liar:
         for _ in range(len(lie.forms) + 1):
             with socket.create_connection(liar.address) as sock, sock.makefile("rb") as answers:
@@ -296,5 +312,9 @@ def test_each_connection_hears_the_next_form_of_a_lie() -> None:
                 for _ in range(2):
                     answers.read(int.from_bytes(answers.read(4), "big"))
                 heard.append(int.from_bytes(answers.read(4), "big"))
-        assert liar.complaint == ""
+            told.append((liar.has_told_all, liar.complaint))
     assert heard == [0, 3, 2**31 - 1, 2**32 - 1, 2**28, 0]
+    assert told == [
+        *((False, f"the lie was told in {count} of its 5 forms") for count in range(1, 5)),
+        *[(True, "")] * 2,
+    ]

@@ -1,7 +1,9 @@
 """The processes below one, which come and go while they are looked at."""
 
+import re
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 
 import psutil
 
@@ -33,6 +35,24 @@ def command_of(process: psutil.Process) -> str:
         return " ".join(process.cmdline())
     except (psutil.NoSuchProcess, psutil.ZombieProcess):
         return ""
+
+
+def memory_bytes(pid: int) -> int:
+    """The memory that a process has now."""
+    return _memory_bytes(pid, "VmRSS")
+
+
+def peak_memory_bytes(pid: int) -> int:
+    """The most memory that it ever had."""
+    return _memory_bytes(pid, "VmHWM")
+
+
+def _memory_bytes(pid: int, name: str) -> int:
+    """0 where it has ended."""
+    with suppress(OSError):
+        if found := re.search(rf"{name}:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text()):
+            return int(found[1]) * 1024
+    return 0
 
 
 def show() -> None:
