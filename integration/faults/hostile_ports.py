@@ -14,7 +14,7 @@ from rig.security import Certificates
 
 from faults import hostile_attacks as attacks
 from faults.broker_client import Link, Message, connect
-from faults.hostile_attacks import Attack, Outcome, launch
+from faults.hostile_attacks import PATIENCE_S, Attack, Outcome, launch
 from faults.report import Row
 from faults.scenario import Context, Scenario
 from pyspark_nsq.proto import commands
@@ -173,10 +173,12 @@ def run_hostile_ports(context: Context) -> Row:
 
 
 def _left(nsqd: Nsqd) -> str:
-    """Who is still connected, and what a channel still owes."""
-    stats = json.loads(nsqd.get("/stats?format=json"))
-    if stats["producers"]:
-        return f"still connected: {stats['producers']}"
+    """Who stays connected, and what a channel still owes."""
+    deadline = time.monotonic() + PATIENCE_S
+    while (stats := json.loads(nsqd.get("/stats?format=json")))["producers"]:
+        if time.monotonic() > deadline:
+            return f"still connected: {stats['producers']}"
+        time.sleep(0.05)
     channel = next(each for topic in stats["topics"] if topic["topic_name"] == "honest" for each in topic["channels"])
     return f"not finished: {channel}" if channel["depth"] or channel["in_flight_count"] else ""
 

@@ -195,18 +195,23 @@ def test_a_query_that_ends_where_it_should_live_on_fails_its_row(
 
 @pytest.mark.parametrize(
     ("other", "failure"),
-    [(("1", "a"), "2 messages of batch 3 were not all different ones"), (("2", "a"), ""), (("1", "b"), "")],
+    [
+        (("1", "a", "orders 2"), "2 messages of batch 3 were not all different ones"),
+        (("2", "a", "orders 2"), ""),
+        (("1", "b", "orders 2"), ""),
+        (("1", "a", "a lie"), ""),
+    ],
 )
-def test_what_a_batch_has_twice_is_seen(tmp_path: Path, other: tuple[str, str], failure: str) -> None:
+def test_what_a_batch_has_twice_is_seen(tmp_path: Path, other: tuple[str, str, str], failure: str) -> None:
     subject: Any = SimpleNamespace(
         order=Order("query", str(tmp_path), TABLE, str(tmp_path / "table"), {}, {}),
         is_complete=lambda: True,
         foreign=lambda: 0,
         failure="",
     )
-    rows = [SimpleNamespace(id=id_, nsqd=nsqd, body="body") for id_, nsqd in (("1", "a"), other)]
+    rows = [SimpleNamespace(id=id_, nsqd=nsqd, body=body) for id_, nsqd, body in (("1", "a", "orders 1"), other)]
     frame: Any = SimpleNamespace(select=lambda *_columns: SimpleNamespace(collect=lambda: rows))
-    insert_batch(Path(subject.order.place), subject.order.gates)(frame, 3)
+    insert_batch(Path(subject.order.place), subject.order.gates, "orders")(frame, 3)
     driver: Any = SimpleNamespace(failures=lambda: {"query": ""})
     finish_all(driver, [subject])
     assert subject.failure == failure
