@@ -27,7 +27,7 @@ from pyspark_nsq.broker.diskqueue import GoQueues
 from pyspark_nsq.broker.files import Files
 from pyspark_nsq.broker.keeper import DIRECTORY_SUFFIX
 from pyspark_nsq.broker.log import is_log_directory
-from pyspark_nsq.broker.metadata import TopicMetadata
+from pyspark_nsq.broker.metadata import MetadataWrite, TopicMetadata
 from pyspark_nsq.broker.shared import EngineOptions, Event, Shared
 from pyspark_nsq.broker.sync import SyncJob, Syncs
 from pyspark_nsq.broker.takeover import take_over
@@ -72,6 +72,7 @@ class Engine:
         self._next_rest = now + _REST_EVERY_NS
         self._metadata_due = now
         self._metadata_failed = False
+        self._metadata_write: MetadataWrite | None = None  # that waits for an fsync job, or is a part of one
         self._timed_by = 0  # what `wall_ahead` was when timers were set for deferred messages
         try:
             self._lock = files.lock_directory(options.data_path)
@@ -188,6 +189,13 @@ class Engine:
     def synced(self, job: SyncJob, now: int) -> None:
         """The job has run: resolve the tickets that waited for it."""
         self._syncs.done(job, now)
+        write = job.metadata
+        if write is not None and write is self._metadata_write:
+            self._metadata_write = None
+            self._note_metadata_saved(write.error)
+            if write.error is not None:
+                self._shared.metadata_changed = True
+                self._metadata_due = now + self._options.persist_interval_ns
 
     def take_ready(self) -> list[Channel]:
         """Channels that have got messages to deliver since the last call."""
@@ -226,10 +234,10 @@ class Engine:
         if shared.next_timer <= now:
             for channel in shared.due(now):
                 channel.on_time(now)
-        if shared.metadata_changed and now >= self._metadata_due:
-            self.try_to_save_metadata()
-            pause = _METADATA_DELAY_NS * (1 + len(self.topics) // 1000)
-            self._metadata_due = now + (self._options.persist_interval_ns if self._metadata_failed else pause)
+        if shared.metadata_changed and self._metadata_write is None and now >= self._metadata_due:
+            shared.metadata_changed = False
+            self._metadata_write = self._syncs.metadata = MetadataWrite(self._files, *self._metadata())
+            self._metadata_due = now + _METADATA_DELAY_NS * (1 + len(self.topics) // 1000)
         if now >= self._next_persist:
             self._next_persist = now + self._options.persist_interval_ns
             self._persist(now)
@@ -245,7 +253,9 @@ class Engine:
             deadline = self._shared.next_timer
         if self._syncs.deadline < deadline:
             deadline = self._syncs.deadline
-        return min(deadline, self._metadata_due) if self._shared.metadata_changed else deadline
+        if self._shared.metadata_changed and self._metadata_write is None:
+            deadline = min(deadline, self._metadata_due)
+        return deadline
 
     def _persist(self, now: int) -> None:
         for topic in list(self._shared.failing):
@@ -268,27 +278,44 @@ class Engine:
 
     # --- metadata and the end ----------------------------------------------------------------------------------
 
-    def save_metadata(self) -> None:
-        """Write nsqd.dat now, or OSError. Pausing does it by itself, creating by `tick` within a moment."""
+    def _metadata(self) -> tuple[str, list[str], str]:
+        """Where it is to be, and what is to be in nsqd.dat."""
         entries = [topic.metadata for _, topic in sorted(self.topics.items()) if not topic.ephemeral]
+        return self._options.data_path, entries, NSQ_VERSION
+
+    def save_metadata(self) -> None:
+        """Write nsqd.dat here and now, or OSError. Pausing and deleting do it; who creates does not wait: within a
+        moment it becomes a part of an fsync job."""
+        self._cancel_metadata_write()
         self._shared.metadata_changed = True
-        metadata.save(self._files, self._options.data_path, entries, NSQ_VERSION)
+        metadata.save(self._files, *self._metadata())
         self._shared.metadata_changed = False
+
+    def _cancel_metadata_write(self) -> None:
+        """What is older must not take the place of what is newer."""
+        if self._metadata_write is not None:
+            self._metadata_write.cancel()
+            self._metadata_write = None
+            self._shared.metadata_changed = True
 
     def try_to_save_metadata(self) -> None:
         """Write nsqd.dat now; where that fails, `tick` tries on: what has changed cannot be taken back."""
         try:
             self.save_metadata()
         except OSError as error:
-            if not self._metadata_failed:
-                self._options.log("error", f"failed to persist metadata - {error}")
-            self._metadata_failed = True
+            self._note_metadata_saved(error)
         else:
-            self._metadata_failed = False
+            self._note_metadata_saved(None)
+
+    def _note_metadata_saved(self, error: OSError | None) -> None:
+        if error is not None and not self._metadata_failed:
+            self._options.log("error", f"failed to persist metadata - {error}")
+        self._metadata_failed = error is not None
 
     def close(self, now: int) -> None:
         """Graceful exit: everything persisted including attempts and delays, files synced, data path unlocked."""
         self.commit(now)
+        self._cancel_metadata_write()
         self._syncs.finish(now)
         for topic in self.topics.values():
             if topic.keeper is not None:

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from threading import Lock
 from typing import Any, Final
 
 from pyspark_nsq.broker.files import Files
@@ -93,6 +94,29 @@ def save(files: Files, data_path: str, entries: list[str], version: str) -> None
     topics = f"[{','.join(entries)}]" if entries else "null"
     content = f'{{"topics":{topics},"version":{_json(version)}}}'
     files.replace_file(os.path.join(data_path, FILE_NAME), content.encode())
+
+
+class MetadataWrite:
+    """Replacing the file, for another thread: it waits for the disk."""
+
+    def __init__(self, files: Files, data_path: str, entries: list[str], version: str) -> None:
+        self.error: OSError | None = None
+        self._save: Callable[[], None] | None = lambda: save(files, data_path, entries, version)
+        self._lock = Lock()
+
+    def run(self) -> None:
+        """Unless that was cancelled; an OSError is kept."""
+        with self._lock:
+            try:
+                if self._save is not None:
+                    self._save()
+            except OSError as error:
+                self.error = error
+
+    def cancel(self) -> None:
+        """Once this returns it does nothing any more; what it has begun is waited for."""
+        with self._lock:
+            self._save = None
 
 
 def _json(value: Any) -> str:

@@ -7,18 +7,28 @@ a channel before its fsync; publishers that arrive while one is under way share 
 from __future__ import annotations
 
 from pyspark_nsq.broker.files import Files
+from pyspark_nsq.broker.metadata import MetadataWrite
 from pyspark_nsq.broker.shared import NEVER, EngineOptions
 from pyspark_nsq.broker.topic import Batch, Topic
 
 
 class SyncJob:
-    """Files to fsync. `run` touches nothing but these files: call it from any thread, then `Engine.synced`."""
+    """Files to fsync, and nsqd.dat where it is to be written. `run` touches nothing else: call it from any thread, then
+    `Engine.synced`."""
 
-    def __init__(self, files: Files, paths: list[str], topics: list[Topic], waiting: list[tuple[Topic, Batch]]) -> None:
+    def __init__(
+        self,
+        files: Files,
+        paths: list[str],
+        topics: list[Topic],
+        waiting: list[tuple[Topic, Batch]],
+        metadata: MetadataWrite | None,
+    ) -> None:
         self._files = files
         self._paths = paths
         self.topics = topics
         self.waiting = waiting
+        self.metadata = metadata
         self.error: OSError | None = None
 
     def run(self) -> None:
@@ -28,6 +38,8 @@ class SyncJob:
                 self._files.sync_path(path)
         except OSError as error:
             self.error = error
+        if self.metadata is not None:
+            self.metadata.run()
 
 
 class Syncs:
@@ -42,6 +54,7 @@ class Syncs:
         self._waiting: list[tuple[Topic, Batch]] = []
         self._job: SyncJob | None = None  # under way
         self._deadline = NEVER
+        self.metadata: MetadataWrite | None = None  # for the next job
 
     @property
     def deadline(self) -> int:
@@ -67,19 +80,23 @@ class Syncs:
 
     def next_job(self, now: int) -> SyncJob | None:
         """What is due."""
-        if self._job is not None or not self._appends or (self._appends < self._every and now < self._deadline):
+        if self._job is not None or not (self.metadata is not None or self._is_due(now)):
             return None
         paths: dict[str, None] = {}
         topics = [topic for topic in self._topics if not topic.deleted]
         for topic in topics:
             if topic.keeper is not None:
                 paths.update(dict.fromkeys(topic.keeper.take_unsynced()))
-        self._job = SyncJob(self._files, list(paths), topics, self._waiting)
+        self._job = SyncJob(self._files, list(paths), topics, self._waiting, self.metadata)
+        self.metadata = None
         self._topics = {}
         self._waiting = []
         self._appends = 0
         self._deadline = NEVER
         return self._job
+
+    def _is_due(self, now: int) -> bool:
+        return self._appends > 0 and (self._appends >= self._every or now >= self._deadline)
 
     def done(self, job: SyncJob, now: int) -> None:
         """Release what waited for the job."""

@@ -1,10 +1,11 @@
 import json
+from threading import Event, Thread
 
 import pytest
 from simulation.memory_files import MemoryFiles
-from simulation.small_broker import NOW, Broker
+from simulation.small_broker import NOW, SECOND, Broker
 
-from pyspark_nsq.broker.metadata import MetadataError, TopicMetadata, entry, load, save
+from pyspark_nsq.broker.metadata import MetadataError, MetadataWrite, TopicMetadata, entry, load, save
 
 
 def loaded(text: str) -> tuple[dict[str, TopicMetadata], list[str]]:
@@ -114,3 +115,86 @@ def test_each_change_of_a_topic_is_in_the_next_file() -> None:
     broker.engine.topics["t"].delete_channel("c", NOW)
     broker.engine.topics["t"].unpause(NOW)
     assert now_saved() == TopicMetadata(False, {"d": False})
+
+
+def test_what_was_created_is_written_elsewhere_and_not_over_what_is_newer() -> None:
+    broker = Broker()
+    channel = broker.channel("t", "c")
+    broker.wait(SECOND)
+    broker.channel("t", "d")
+    broker.files.replaced_paths.clear()
+    broker.now += SECOND
+    broker.engine.tick(broker.now)
+    assert broker.files.replaced_paths == []
+    job = broker.engine.next_sync(broker.now)
+    assert job is not None
+    broker.channel("t", "e")
+    broker.now += SECOND
+    broker.engine.tick(broker.now)
+    broker.engine.take_ready()
+    assert broker.engine.next_deadline(broker.now) > broker.now, "nothing is to be done before the job is"
+    channel.pause(broker.now)
+    written = {"c": True, "d": False, "e": False}
+    for step in (job.run, lambda: broker.engine.synced(job, broker.now), lambda: broker.wait(SECOND)):
+        assert load(broker.files, "data", print)["t"].channels == written
+        step()
+    assert load(broker.files, "data", print)["t"].channels == written
+    assert broker.files.replaced_paths == ["data/nsqd.dat"]
+
+
+def test_what_cannot_be_written_elsewhere_is_tried_again() -> None:
+    broker = Broker()
+    broker.channel("t", "c")
+    broker.files.fail_from = broker.files.calls
+    for _ in range(30):
+        broker.wait(SECOND // 10)
+    assert len([line for line in broker.log if "failed to persist metadata" in line]) == 1
+    broker.files.heal()
+    broker.wait(SECOND)
+    assert load(broker.files, "data", print)["t"].channels == {"c": False}
+
+
+def test_what_is_written_elsewhere_when_the_engine_is_closed_is_written_by_that() -> None:
+    broker = Broker()
+    broker.channel("t", "c")
+    broker.engine.tick(broker.now + SECOND)
+    broker.engine.close(broker.now + SECOND)
+    assert load(broker.files, "data", print)["t"].channels == {"c": False}
+    broker.open()
+    broker.channel("t", "d")
+    broker.engine.tick(broker.now + SECOND)
+    broker.files.fail_from = broker.files.calls
+    broker.engine.close(broker.now + SECOND)
+    assert [line for line in broker.log if "failed to persist metadata" in line]
+
+
+class SlowFiles(MemoryFiles):
+    """Whose disk takes as long as the test likes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun, self.go_on = Event(), Event()
+
+    def replace_file(self, path: str, data: bytes) -> None:
+        self.begun.set()
+        assert self.go_on.wait(30)
+        super().replace_file(path, data)
+
+
+def test_cancelling_waits_for_what_has_begun() -> None:
+    files = SlowFiles()
+    write = MetadataWrite(files, "data", [], "1")
+    found: list[bool] = []
+
+    def cancel() -> None:
+        write.cancel()
+        found.append("data/nsqd.dat" in files.entries)
+
+    threads = [Thread(target=write.run), Thread(target=cancel)]
+    threads[0].start()
+    assert files.begun.wait(30)
+    threads[1].start()
+    files.go_on.set()
+    for thread in threads:
+        thread.join(30)
+    assert found == [True]

@@ -48,6 +48,14 @@ class Broker:
     def wait(self, duration: int) -> None:
         self.now += duration
         self.engine.tick(self.now)
+        self.sync()
+
+    def sync(self) -> None:
+        """What another thread does."""
+        job = self.engine.next_sync(self.now)
+        if job is not None:
+            job.run()
+            self.engine.synced(job, self.now)
 
 
 def bodies(frames: list[Frame]) -> list[bytes]:
