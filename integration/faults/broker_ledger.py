@@ -11,11 +11,14 @@ _LARGE_EVERY = 199  # one message in so many is much larger than the others
 _EARLY_S_MAX = 0.02
 
 
+def length_of(number: int) -> int:
+    """The length of the body with this number, without the number itself."""
+    return number * 7919 % 300 + (20_000 if number % _LARGE_EVERY == 0 else 0)
+
+
 def body_of(number: int) -> bytes:
     """The body with this number: nothing about it is left to chance, so a damaged one is seen."""
-    length = number * 7919 % 300
-    if number % _LARGE_EVERY == 0:
-        length += 20_000
+    length = length_of(number)
     start = number * 104_729 % (len(_PADDING) - length)
     return b"%d:%b" % (number, _PADDING[start : start + length])
 
@@ -109,6 +112,11 @@ class Ledger:
     @property
     def published(self) -> int:
         return sum(map(len, self.acknowledged.values()))
+
+    @property
+    def published_bytes(self) -> int:
+        """Of all bodies, without what somebody put behind them."""
+        return sum(length_of(number) for numbers in self.acknowledged.values() for number in numbers)
 
     def lost(self) -> dict[str, list[int]]:
         """What was acknowledged and not delivered, by channel."""

@@ -4,6 +4,7 @@ Every scenario ends with the whole account: all that was acknowledged has come o
 """
 
 import asyncio
+import math
 import resource
 import subprocess
 import sys
@@ -14,6 +15,8 @@ from functools import partial
 from pathlib import Path
 from struct import pack
 from urllib.error import HTTPError
+
+from rig.processes import peak_memory_bytes
 
 from faults.broker_client import Link, Message, connect
 from faults.broker_ledger import ChannelAccount, Ledger, body_of
@@ -27,6 +30,11 @@ MIB = 1024 * 1024
 PATIENCE_S = 120.0
 READY = 2500
 _DEFER_MS = 50
+# What a client may cost that is connected, and a topic with a channel, before and after a restart.
+_CONNECTION_KIB = 12
+_TOPIC_KIB = 24
+# What a disk that is full again may cost.
+_DISK_FULL_MIB = 10
 # What nsqd keeps back of the open files that it may have, for logs, HTTP and others; of few it is half at most.
 _FILES_KEPT_BACK = 2 * 2048 + 256
 
@@ -133,9 +141,14 @@ async def _disk_full(context: Context, ledger: Ledger) -> int:
             if disk is None:
                 resource.prlimit(victim.process.pid, resource.RLIMIT_FSIZE, (4 * MIB, 4 * MIB))
             await victim.make_channels(list(ledger.channels))
-            for number in range(rounds):
+            await _fill(victim, ledger)
+            await drain(victim, ledger)
+            await wait_for(lambda: victim.ping() == 200, "/ping is 200 again")
+            growth, before = victim.growth, ledger.published_bytes
+            for number in range(1, rounds):
                 await _fill(victim, ledger)
                 if number == rounds - 1:
+                    growth.check(_DISK_FULL_MIB, ledger.published_bytes - before, "its disk was full")
                     victim.kill()
                     await victim.start()
                 await drain(victim, ledger)
@@ -212,7 +225,7 @@ async def _slow_disk(context: Context, ledger: Ledger) -> int:
     try:
         await victim.start()
         await victim.make_channels(list(ledger.channels))
-        before = victim.rss_bytes
+        growth = victim.growth
 
         async def flood() -> None:
             link = await connect(victim.tcp)
@@ -221,12 +234,9 @@ async def _slow_disk(context: Context, ledger: Ledger) -> int:
             link.close()
 
         await asyncio.gather(*(flood() for _ in range(publishers)))
-        grown = (victim.peak_rss_bytes - before) / MIB
-        sent = ledger.published * (padding + 150) / MIB
+        sent_bytes = ledger.published_bytes + ledger.published * padding
         # 16 unanswered reads of 256 KiB for each publisher, as bytes and as frames; all else waits in the sockets.
-        limit = 20 + publishers * 6
-        assert sent > limit
-        assert grown < limit, f"{sent:.0f} MiB published, and nsqd grew by {grown:.0f} MiB, more than {limit}"
+        growth.check(20 + publishers * 6, sent_bytes, f"{publishers} publishers on a slow disk")
         await drain(victim, ledger)
     finally:
         victim.kill()
@@ -244,17 +254,17 @@ async def _slow_consumers(context: Context, ledger: Ledger) -> int:
     try:
         await victim.start()
         await victim.make_channels(list(ledger.channels))
-        before = victim.rss_bytes
+        growth = victim.growth
         stuck = await _stuck_consumers(victim, count, ready)
         healthy = await subscribe(victim, ledger, ledger.channels["slow", "healthy"])
         link = await connect(victim.tcp)
-        while ledger.published < count * ready * 2:
+        while ledger.published < count * ready * 4:
             assert await publish(ledger, link, "slow", 1000, bytes(padding)) == b"OK"
         read = [ledger.channels["slow", "healthy"]]
         await wait_for(lambda: _all_came(ledger, read), "the healthy channel has everything", [healthy])
-        grown = (victim.peak_rss_bytes - before) / MIB
-        limit = 100 + count * (ready * (padding + 400) + 64 * 1024) / MIB
-        assert grown < limit, f"nsqd grew by {grown:.0f} MiB for {count} consumers that do not read"
+        # What each has in flight, and what lies ready for it to read.
+        limit_mib = 50 + count * (ready * (padding + 400) + 64 * 1024) / MIB
+        growth.check(limit_mib, ledger.published_bytes + ledger.published * padding, f"{count} consumers do not read")
         # Their connections end; what they held times out and goes to somebody who reads.
         for one in stuck:
             one.close()
@@ -288,6 +298,7 @@ async def _connections(context: Context, ledger: Ledger) -> int:
     try:
         await victim.start()
         await victim.make_channels(list(ledger.channels))
+        growth = victim.growth
         # One loopback address has 28,000 ports; a few make sure that none is short of them.
         async with _crowd(victim, ledger, accounts, count) as links:
             for first in range(0, count, 500):
@@ -298,6 +309,7 @@ async def _connections(context: Context, ledger: Ledger) -> int:
             await until_all_came(victim, links)
             # All are still there, and answered.
             assert sum(not link.closed.is_set() for link in links) == count
+            growth.check(30 + count * _CONNECTION_KIB / 1024, math.inf, f"{count} clients")
     finally:
         victim.kill()
     return count
@@ -327,11 +339,13 @@ async def _topics(context: Context, ledger: Ledger) -> int:
     raise_file_limit()
     try:
         await victim.start()
+        growth, limit_mib = victim.growth, 30 + len(names) * _TOPIC_KIB / 1024
         link = await connect(victim.tcp)
         await _publish_to_all(ledger, link, names)
         await _more_clients_than_files(victim, ledger, link, names[0])
         some = names[::2]  # these get their channels now, after the messages, the others not before somebody comes
         await asyncio.to_thread(victim.post_all, [f"/channel/create?topic={topic}&channel=c" for topic in some])
+        growth.check(limit_mib, math.inf, f"{len(names)} topics")
         victim.kill()
         await victim.start()
         assert {topic["topic_name"] for topic in await victim.topics()} == set(names)
@@ -342,6 +356,9 @@ async def _topics(context: Context, ledger: Ledger) -> int:
             await wait_for(has_all, "a part has all", links)
             for link in links:
                 link.close()
+        size_mib = peak_memory_bytes(victim.process.pid) / MIB
+        # It begins with 30 MiB, and with its topics.
+        assert size_mib < 30 + limit_mib, f"nsqd takes {size_mib:.0f} MiB for {len(names)} topics after its restart"
         # Each deletion is fsynced before it is answered: that takes its time.
         doomed = names if context.is_long else names[:100]
         await asyncio.to_thread(victim.post_all, [f"/topic/delete?topic={name}" for name in doomed])

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from rig.daemons import Implementation
-from rig.processes import memory_bytes, peak_memory_bytes
+from rig.processes import forget_peak_memory, memory_bytes, peak_memory_bytes
 
 from pyspark_nsq.broker.journal import FILE_NAME as STATE_FILE
 
@@ -148,11 +148,19 @@ class Victim:
         return sum(path.stat().st_size for path in files if path.name != STATE_FILE)
 
     @property
-    def rss_bytes(self) -> int:
-        """The memory it has now."""
-        return memory_bytes(self.process.pid)
+    def growth(self) -> "Growth":
+        """How much larger it gets from now on."""
+        return Growth(self.process.pid)
 
-    @property
-    def peak_rss_bytes(self) -> int:
-        """The most memory it ever had."""
-        return peak_memory_bytes(self.process.pid)
+
+class Growth:
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        forget_peak_memory(pid)
+        self._before = memory_bytes(pid)
+
+    def check(self, limit_mib: float, sent_bytes: float, what: str) -> None:
+        """``sent_bytes`` is what it would have grown by if it had kept all that it was given."""
+        grown_mib, sent_mib = (peak_memory_bytes(self._pid) - self._before) / 2**20, sent_bytes / 2**20
+        assert sent_mib > limit_mib, f"{sent_mib:.0f} MiB sent do not show that nsqd keeps to {limit_mib:.0f}"
+        assert grown_mib < limit_mib, f"nsqd grew by {grown_mib:.0f} MiB, more than {limit_mib:.0f}: {what}"

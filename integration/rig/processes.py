@@ -47,6 +47,11 @@ def peak_memory_bytes(pid: int) -> int:
     return _memory_bytes(pid, "VmHWM")
 
 
+def forget_peak_memory(pid: int) -> None:
+    """From now on the most that it ever had is what it has now, or gets."""
+    Path(f"/proc/{pid}/clear_refs").write_text("5")
+
+
 def _memory_bytes(pid: int, name: str) -> int:
     """0 where it has ended."""
     with suppress(OSError):
