@@ -1,11 +1,12 @@
 """The look-up of dependencies in the databases of vulnerabilities, against databases played by the test."""
 
 import json
+import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -91,8 +92,42 @@ def test_silence_is_not_taken_for_health(root: Path, tmp_path: Path) -> None:
     assert "not known: a==1.0 (http://127.0.0.1:1/a/json does not answer" in answer.stderr
 
 
-def test_nothing_is_known_against_what_is_pinned(root: Path) -> None:
-    answer = subprocess.run([sys.executable, root / "tools/audit.py"], capture_output=True, text=True)
-    if "\n0 of " in f"\n{answer.stdout}":
-        pytest.skip(f"no database of vulnerabilities answers: {answer.stderr.splitlines()[0]}")
-    assert answer.returncode in (0, 2), answer.stdout
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        ({"info": {"version": "1.0"}}, "tells nothing of vulnerabilities"),
+        ({"vulnerabilities": None}, "answers in a form of its own"),
+        ({"vulnerabilities": ["CVE-1"]}, "answers in a form of its own"),
+        ({"vulnerabilities": [{}, KNOWN]}, "answers in a form of its own: KeyError('id')"),
+        ("nothing", "answers no JSON object"),
+    ],
+)
+def test_an_answer_that_does_not_tell_is_not_taken_for_health(
+    root: Path, tmp_path: Path, answer: Any, reason: str
+) -> None:
+    with database({"/a/1.0/json": answer, "/a/json": answer}) as pypi:
+        ended = audit(root, tmp_path, pypi, NOBODY, "a==1.0")
+    assert ended.returncode == 2
+    assert ended.stdout == "0 of 1 pinned dependencies looked up, 0 with known vulnerabilities\n"
+    assert f"not known: a==1.0 ({pypi}" in ended.stderr
+    assert reason in ended.stderr
+
+
+def test_a_database_that_does_not_answer_is_not_waited_for_again(root: Path, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        connections: list[socket.socket] = []
+
+        def refuse() -> None:
+            with suppress(OSError):
+                while True:
+                    connections.append(listener.accept()[0])
+                    connections[-1].close()
+
+        threading.Thread(target=refuse, daemon=True).start()
+        pins = [f"a{number}==1.0" for number in range(200)]
+        ended = audit(root, tmp_path, f"http://127.0.0.1:{listener.getsockname()[1]}", NOBODY, *pins)
+        listener.shutdown(socket.SHUT_RDWR)
+    assert ended.returncode == 2
+    assert ended.stderr.count("not known") == 200
+    # As many as ask at once.
+    assert len(connections) <= 16

@@ -19,6 +19,7 @@ from functools import cache
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 _PYPI = "https://pypi.org/pypi"
 _OSV = "https://api.osv.dev/v1/query"
@@ -60,6 +61,8 @@ def judge(pin: Pin, pypi: str, osv: str) -> Verdict:
             return Verdict(pin, ask(pin, address))
         except UnknownError as error:
             reasons.append(str(error))
+        except (AttributeError, KeyError, TypeError) as error:
+            reasons.append(f"{address} answers in a form of its own: {error!r}")
     return Verdict(pin, reasons=reasons)
 
 
@@ -69,8 +72,12 @@ def _ask_pypi(pin: Pin, address: str) -> list[str]:
     except UnknownError:
         # Mirrors may tell of the newest version only.
         about = _fetch(f"{address}/{pin.name}/json")
-        if about["info"]["version"] != pin.version:
-            raise UnknownError(f"{address} tells of {about['info']['version']} only") from None
+        version = about.get("info", {}).get("version")
+        if version != pin.version:
+            raise UnknownError(f"{address} tells of {version} only") from None
+    if "vulnerabilities" not in about:
+        # So do mirrors that leave them out.
+        raise UnknownError(f"{address} tells nothing of vulnerabilities")
     return [_told(each, each.get("fixed_in")) for each in about["vulnerabilities"] if not each.get("withdrawn")]
 
 
@@ -92,15 +99,25 @@ def _opener() -> urllib.request.OpenerDirector:
     return urllib.request.build_opener(urllib.request.HTTPSHandler(context=ssl.create_default_context()))
 
 
+# Why hosts do not answer: nobody waits for them again.
+_silent: dict[str, str] = {}
+
+
 def _fetch(address: str, body: bytes | None = None) -> dict[str, Any]:
+    host = urlsplit(address).netloc
+    if host in _silent:
+        raise UnknownError(f"{address} does not answer: {_silent[host]}")
     request = urllib.request.Request(address, body, {"Accept": "application/json"})
     try:
         with _opener().open(request, timeout=_TIMEOUT_S) as answer:
             content = json.loads(answer.read(_ANSWER_SIZE_MAX))
     except urllib.error.HTTPError as error:
         raise UnknownError(f"{address} answers {error.code} {HTTPStatus(error.code).phrase}") from error
-    except (OSError, ValueError) as error:
-        raise UnknownError(f"{address} does not answer: {getattr(error, 'reason', error)}") from error
+    except OSError as error:
+        reason = _silent[host] = str(getattr(error, "reason", error))
+        raise UnknownError(f"{address} does not answer: {reason}") from error
+    except ValueError as error:
+        raise UnknownError(f"{address} answers no JSON: {error}") from error
     if not isinstance(content, dict):
         raise UnknownError(f"{address} answers no JSON object")
     return content
