@@ -27,6 +27,7 @@ CLUSTER = "local-cluster[2,12,1024]"
 # Far more than it takes where the machine has nothing else to do.
 _START_S = 300.0
 _ANSWER_S = 300.0
+_GONE_S = 60.0
 _RECEIVER = "pyspark_nsq.connector.receiver"
 _EXECUTOR = "CoarseGrainedExecutorBackend"
 _WORKER = "pyspark.daemon"
@@ -178,7 +179,7 @@ class Driver:
 
     def check_left_behind(self) -> None:
         """After ``kill``: all that the JVM had started ends by itself, and soon."""
-        _, alive = psutil.wait_procs(self._orphans, timeout=30)
+        _, alive = psutil.wait_procs(self._orphans, timeout=_GONE_S)
         names = [command for process in alive if is_alive(process) and (command := command_of(process)[:200])]
         self.bury(alive)
         assert not names, f"the driver's death left behind: {names}"

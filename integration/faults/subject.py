@@ -18,6 +18,8 @@ from faults.watch import FolderWatch
 
 # Far more than it takes where the machine has nothing else to do.
 WAIT_S = 240.0
+# What ends by itself does so within seconds, where the machine has nothing else to do.
+GONE_S = 60.0
 _LOOK_S = 0.05
 # Bodies are what most of the bytes are, wherever they pass.
 _PADDING = b"." * 100
@@ -143,10 +145,10 @@ def check_gone(driver: Driver, cluster: Cluster, subjects: Sequence[Subject]) ->
     for subject in subjects:
         with contextlib.suppress(DriverError):
             driver.stop(subject.order.name)
-    _, alive = psutil.wait_procs(processes, timeout=20)
+    _, alive = psutil.wait_procs(processes, timeout=GONE_S)
     if left := [command for process in alive if (command := command_of(process))]:
         return f"left behind: {left}"
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + GONE_S
     while count := sum(nsqd.connections() for nsqd in cluster.nsqds):
         if time.monotonic() > deadline:
             return f"{count} connections were left open"

@@ -5,6 +5,8 @@ import os
 import signal
 import socket
 import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +15,7 @@ from typing import Any
 
 import psutil
 import pytest
-from rig.daemons import wait_until
+from rig.daemons import Implementation, Lookupd, Nsqd, wait_until
 
 from faults import crash, lies, network
 from faults.crash import duplicates_allowed, named
@@ -132,6 +134,30 @@ def test_a_scenario_that_hangs_fails(tmp_path: Path) -> None:
 def test_a_test_ends_after_its_scenario_was_given_up(run_scenario: object, request: pytest.FixtureRequest) -> None:
     limits = [mark.args[0] for mark in request.node.iter_markers("timeout")]
     assert limits == [360.0]
+
+
+@pytest.mark.parametrize("make", ["ours", "go"])
+def test_a_daemon_waits_for_its_port_when_it_is_started_again(make: str, find_go: Callable[[], Implementation]) -> None:
+    lookupd = Lookupd(find_go() if make == "go" else own_brokers())
+    try:
+        lookupd.kill()
+        with ThreadPoolExecutor() as other:
+            with socket.create_server(("127.0.0.1", lookupd.ports["TCP"])):
+                restarting = other.submit(lookupd.restart)
+                wait_until(lambda: "in use" in "".join(lookupd.output), "a port that is taken")
+            restarting.result(120)
+        assert lookupd.producers("t") == []
+    finally:
+        lookupd.kill()
+
+
+def test_a_daemon_that_cannot_start_is_not_waited_for(tmp_path: Path) -> None:
+    nsqd = Nsqd(own_brokers(), tmp_path / "data")
+    nsqd.kill()
+    (tmp_path / "data" / "nsqd.dat").write_text("no JSON")
+    with pytest.raises(AssertionError, match="did not start"):
+        nsqd.restart()
+    assert sum("no JSON" in line or "nsqd.dat" in line for line in nsqd.output) >= 1
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,8 @@ from pyspark_nsq.connector.settings import Address, HttpAddress, Security
 
 START_TIMEOUT_S = 180.0
 STOP_TIMEOUT_S = 20.0
+PORT_TIMEOUT_S = 60.0
+_PORT_PAUSE_S = 0.1
 _LISTENING = re.compile(r"(TCP|HTTPS?): listening on (.+):(\d+)\s*$")
 
 
@@ -44,25 +46,26 @@ class Daemon:
     def _start(self) -> None:
         fixed = [f"-{name.lower()}-address={self.host}:{self.ports.get(name, 0)}" for name in sorted(self._expected)]
         self.process = subprocess.Popen([*self._command, *fixed], stderr=subprocess.PIPE, text=True, bufsize=1)
-        self._listening = threading.Event()
+        self._heard: set[str] = set()
+        self._heard_all = threading.Event()
         self._reader = threading.Thread(target=self._read_output, daemon=True)
         self._reader.start()
-        if not self._listening.wait(START_TIMEOUT_S) or self.process.poll() is not None:
+        has_heard = self._heard_all.wait(START_TIMEOUT_S) and self._heard >= self._expected
+        if not has_heard or self.process.poll() is not None:
             self.kill()
             raise AssertionError(f"{self._command} did not start:\n" + "".join(self.output[-30:]))
 
     def _read_output(self) -> None:
         assert self.process.stderr is not None
-        heard: set[str] = set()
         for line in self.process.stderr:
             self.output.append(line)
             if match := _LISTENING.search(line):
                 self.ports[match[1]] = int(match[3])
-                heard.add(match[1])
-                if heard >= self._expected:
-                    self._listening.set()
+                self._heard.add(match[1])
+                if self._heard >= self._expected:
+                    self._heard_all.set()
         self.process.stderr.close()
-        self._listening.set()
+        self._heard_all.set()
 
     @property
     def tcp(self) -> str:
@@ -91,7 +94,19 @@ class Daemon:
     def restart(self) -> None:
         """Start it again after a stop or kill, with the same ports and flags."""
         assert self.process.poll() is not None, "stop or kill it first"
-        self._start()
+        deadline = time.monotonic() + PORT_TIMEOUT_S
+        while True:
+            heard = len(self.output)
+            try:
+                self._start()
+            except AssertionError:
+                # A connection of somebody else's may begin at that port meanwhile, until it ends.
+                is_taken = any("address already in use" in line.lower() for line in self.output[heard:])
+                if not is_taken or time.monotonic() > deadline:
+                    raise
+                time.sleep(_PORT_PAUSE_S)
+            else:
+                return
 
     def get(self, path: str) -> bytes:
         with urllib.request.urlopen(f"http://{self.http}{path}", timeout=10) as response:

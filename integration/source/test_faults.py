@@ -86,13 +86,13 @@ def test_the_death_of_the_planner_ends_its_receivers_and_gives_everything_back(
     receivers = reading.find_receivers()
     for planner in processes(PLANNER):
         os.kill(planner.pid, signal.SIGKILL)
-    wait_until(lambda: not any(receiver.is_running() for receiver in receivers), "the receivers' end", 15)
+    wait_until(lambda: not any(receiver.is_running() for receiver in receivers), "the receivers' end")
 
     def all_back() -> bool:
         stats = nsqd.channel_stats(topic, "c")
         return stats is not None and (stats.depth, stats.in_flight) == (200, 0)
 
-    wait_until(all_back, "everything back in the channel", 15)
+    wait_until(all_back, "everything back in the channel")
 
 
 @pytest.mark.parametrize("is_kill", [False, True], ids=["stopped", "killed"])

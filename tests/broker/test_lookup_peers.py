@@ -1,5 +1,6 @@
 """nsqd and nsqlookupds over real sockets: greeting, changes, a connection that ends, a list that changes."""
 
+import errno
 from collections.abc import Iterator
 
 import gevent
@@ -25,9 +26,20 @@ class FakeLookupd:
         self._http_port = http_port
         self._changed = Event()
         self._server = StreamServer(("127.0.0.1", port), self._serve)
-        self._server.start()
+        with gevent.Timeout(PATIENCE):
+            self._start()
         self.port: int = self._server.server_port
         self.address = f"127.0.0.1:{self.port}"
+
+    def _start(self) -> None:
+        """A connection of somebody else's may begin at a port that was let go, until it ends."""
+        while not self._server.started:
+            try:
+                self._server.start()
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise
+                gevent.sleep(0.1)
 
     def _serve(self, connection: socket.socket, _: object) -> None:
         heard = bytearray()
