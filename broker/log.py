@@ -211,11 +211,13 @@ class Log:
 
     # --- reading -----------------------------------------------------------------------------------------------
 
-    def read(self, seq: int, stop: int) -> list[Segment]:
-        """Segments from the one that holds message `seq` on, about a chunk of them. Where data is damaged or gone the
-        first begins later; [] when nothing before `stop` is left. OSError when it may work another time; for how long
-        that is hoped of an UnreadableError it says itself (see `step_over`)."""
+    def read(self, seq: int, stop: int, limit: int | None = None) -> list[Segment]:
+        """Segments from the one that holds message `seq` on, about a chunk of them, none of message `limit` or later.
+        Where data is damaged or gone the first begins later; [] when nothing before `stop` is left. OSError when it may
+        work another time; for how long that is hoped of an UnreadableError it says itself (see `step_over`)."""
         wanted = seq
+        limit = self.end if limit is None else limit
+        stop = min(stop, limit)
         segments: list[Segment] = []
         while seq < stop and not segments:
             place = self._hints.pop(seq, None)
@@ -223,17 +225,18 @@ class Log:
             if place is None or place[0].end <= seq:
                 place = self._locate(seq)
             if place is None:
-                seq = self.end
+                seq = limit
                 break
             file, offset, chunk = place
+            end = min(file.end, limit)
             try:
-                segments = self._read_chunk(file, seq, offset, chunk)
+                segments = self._read_chunk(file, seq, end, offset, chunk)
             except FileNotFoundError as error:
                 self._warn(f"{file.path}: {error}")
             except OSError:
                 self._close_reader()  # somebody may take the file away
                 raise
-            seq = segments[0].base if segments else file.end
+            seq = segments[0].base if segments else end
         if seq > wanted:
             self._say_missing(wanted, seq)
         return segments
@@ -303,16 +306,16 @@ class Log:
                 low = offset
         return low
 
-    def _read_chunk(self, file: LogFile, seq: int, offset: int, chunk: int) -> list[Segment]:
+    def _read_chunk(self, file: LogFile, seq: int, end: int, offset: int, chunk: int) -> list[Segment]:
         segments: list[Segment] = []
         scan = Scan(self._files, self._open_reader(file), file, offset, self._warn, chunk)
         for record, _data, at in scan:
-            if record.seq >= file.end:  # superseded by the next file
+            if record.seq >= end:  # in memory, or superseded by the next file
                 break
             file.note(record.seq, at)
             if record.seq + record.messages <= seq:
                 continue
-            segment = scan.segment(record)
+            segment = scan.segment(record, end)
             if not segments:
                 offset = at
             if not segments or not segments[-1].absorb(segment):

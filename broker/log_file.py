@@ -7,12 +7,19 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from pyspark_nsq.broker.files import Files
-from pyspark_nsq.broker.segment import RECORD_HEADER_SIZE, RECORD_MAGIC, Record, Segment, gather, record_at
+from pyspark_nsq.broker.segment import (
+    RECORD_HEADER_SIZE,
+    RECORD_MAGIC,
+    SMALL_RECORD_BYTES,
+    Record,
+    Segment,
+    gather,
+    record_at,
+)
 from pyspark_nsq.broker.unreadable import Holes
 
 INDEX_EVERY: Final = 1024 * 1024
 """Bytes between two entries of the index: 100 entries for a file of 100 MB."""
-SMALL_RECORD_BYTES: Final = 16 * 1024
 _SCAN_CHUNK: Final = 1024 * 1024
 
 
@@ -92,12 +99,13 @@ class Scan:
         if damaged_from >= 0:
             self.damaged_tail = damaged_from
 
-    def segment(self, record: Record) -> Segment:
-        """The content of the record just given, joined with the small ones behind it that go on with its ids."""
+    def segment(self, record: Record, limit: int) -> Segment:
+        """The content of the record just given, joined with the small ones behind it that go on with its ids and are
+        not of message `limit` or later."""
         segment = record.segment(self._data)
-        if record.whole < SMALL_RECORD_BYTES and not record.due:
-            file = self._file
-            parts, count, end = gather(self._data, record.start + record.whole, file.salt, segment, file.end)
+        if record.length < SMALL_RECORD_BYTES and not record.due:
+            salt = self._file.salt
+            parts, count, end = gather(self._data, record.start + record.whole, salt, segment, limit)
             if parts:
                 segment.extend(parts, count)
                 self.following = self._start + end

@@ -33,6 +33,9 @@ OPEN_MESSAGES_MAX: Final = 512
 OPEN_BYTES_MAX: Final = 128 * 1024
 """Small publishes are gathered in one segment up to here, as long as nobody has read it."""
 
+SMALL_RECORD_BYTES: Final = 16 * 1024
+"""Smaller records are gathered also when they are read back; a larger one is a segment of its own, here and there."""
+
 PACKED_FRAME_BYTES_MAX: Final = 1024
 """Of larger frames the head is too small a part to be worth the work."""
 
@@ -114,6 +117,7 @@ class Segment:
         "due",
         "first",
         "frame_size",
+        "is_large",
         "key",
         "nbytes",
         "packable",
@@ -154,6 +158,9 @@ class Segment:
             self.sealed = True
             self._frames = None
             frames = packed.head
+        self.is_large = self.content_size >= SMALL_RECORD_BYTES
+        if self.is_large:
+            self.sealed = True
         self._offsets: list[int] | None = None
         self.packable = facts is not None  # all messages are new: what frames say besides the bodies is known
         if facts is not None:

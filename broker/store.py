@@ -15,6 +15,9 @@ _WARM_SEGMENTS: Final = 64
 """Segments behind the newest stay ready to send; those that wait longer are packed."""
 _ARENA_SEGMENTS: Final = 256
 """From so many in memory on, those that are packed share large pieces of it; of fewer that would be a waste."""
+_KEPT_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Of a topic's large publishes memory keeps so much, whatever it is meant to hold. The log has them as they are, so the
+system's cache of it gives them back as fast, and to keep them twice costs more than all the rest of a publish."""
 
 
 class Store:
@@ -30,6 +33,7 @@ class Store:
         self._arena = Arena()
         self._read: WeakValueDictionary[int, Segment] = WeakValueDictionary()  # shared by channels at the same place
         self.resident = 0  # messages in memory
+        self._kept_bytes = 0  # of large publishes in memory
 
     def append(self, segment: Segment) -> None:
         """New messages, in the log already."""
@@ -41,15 +45,24 @@ class Store:
             self._tail[segment.base] = segment
             self._order.append(segment.base)
             self._last = segment
-            self._pack_waiting()
+            if segment.is_large:
+                self._kept_bytes += segment.content_size
+            self._tidy_waiting()
         if self.log is not None and self.resident > self._messages_max:
             self._evict()
 
-    def _pack_waiting(self) -> None:
-        if len(self._order) > _WARM_SEGMENTS:
-            waiting = self._tail.get(self._order[-_WARM_SEGMENTS - 1])
-            if waiting is not None:
-                waiting.pack(self._arena if len(self._tail) >= _ARENA_SEGMENTS else None)
+    def _tidy_waiting(self) -> None:
+        """Pack the one that is no longer among the newest, or leave it to the log."""
+        if len(self._order) <= _WARM_SEGMENTS:
+            return
+        waiting = self._tail.get(self._order[-_WARM_SEGMENTS - 1])
+        if waiting is None:
+            return
+        if waiting.is_large and self.log is not None and self._kept_bytes > _KEPT_BYTES_MAX:
+            del self._order[-_WARM_SEGMENTS - 1]
+            self._drop(waiting)
+        else:
+            waiting.pack(self._arena if len(self._tail) >= _ARENA_SEGMENTS else None)
 
     def seal(self) -> None:
         """The set of readers changes: what is in memory takes nothing in any more."""
@@ -68,6 +81,8 @@ class Store:
     def _drop(self, segment: Segment) -> None:
         del self._tail[segment.base]
         self.resident -= segment.count
+        if segment.is_large:
+            self._kept_bytes -= segment.content_size
         if len(self._order) > 2 * len(self._tail) + 256:
             self._order = list(self._tail)
             self._oldest = 0
@@ -104,15 +119,28 @@ class Store:
         if self.log is None:
             bases = sorted(base for base in self._tail if seq < base < stop)
             return [self._tail[base] for base in bases[:1]]
-        segments = self.log.read(seq, stop)
+        following = self._following(seq)
+        # What is in memory is not read as well: it waits there until its readers have passed it.
+        segments = self.log.read(seq, stop, None if following is None else following.base)
         for segment in segments:
             self._read[segment.base] = segment
+        if not segments and following is not None and following.base < stop:
+            return [following]
         return segments
 
     def step_over(self, error: UnreadableError) -> None:
         """`find` has failed with this for long enough."""
         if self.log is not None:
             self.log.step_over(error)
+
+    def _following(self, seq: int) -> Segment | None:
+        """The first in memory that begins behind this message."""
+        order = self._order
+        for position in range(bisect_right(order, seq), len(order)):
+            segment = self._tail.get(order[position])
+            if segment is not None:
+                return segment
+        return None
 
     def _containing(self, seq: int) -> Segment | None:
         position = bisect_right(self._order, seq) - 1

@@ -1,0 +1,93 @@
+import pytest
+from simulation.small_broker import Broker
+
+from pyspark_nsq.broker import store as store_module
+from pyspark_nsq.broker.segment import SMALL_RECORD_BYTES
+
+KEPT_BYTES = 1024 * 1024
+BODY_BYTES = 1000
+LARGE = 2 * SMALL_RECORD_BYTES // BODY_BYTES  # messages of one publish that the log alone may keep
+
+
+@pytest.fixture(autouse=True)
+def _little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_module, "_KEPT_BYTES_MAX", KEPT_BYTES)
+
+
+def body(number: int, size: int = BODY_BYTES) -> bytes:
+    return b"%0*d" % (size, number)
+
+
+def bytes_in_memory(broker: Broker, topic: str) -> int:
+    store = broker.engine.topics[topic].store
+    return sum(segment.nbytes for segment in store.between(0, 10**9))
+
+
+def taken(broker: Broker, topic: str, channel: str) -> list[bytes]:
+    """All that the channel has, a part at a time."""
+    group = broker.channel(topic, channel)
+    consumer = broker.consumer(group, 2500)
+    bodies: list[bytes] = []
+    while frames := broker.get(group, consumer):
+        bodies += [frame.body for frame in frames]
+        assert not group.finish(consumer, b"".join(frame.message_id for frame in frames), broker.now)
+    return bodies
+
+
+@pytest.mark.parametrize("sizes", [(BODY_BYTES,), (BODY_BYTES, BODY_BYTES + 1)], ids=["one size", "two sizes"])
+def test_large_publishes_that_wait_are_left_to_the_log(sizes: tuple[int, ...]) -> None:
+    broker = Broker(mem_queue_size=10**9)
+    for channel in ("one", "other"):
+        broker.channel("t", channel)
+    published = [body(number, sizes[number % len(sizes)]) for number in range(400 * LARGE)]
+    for start in range(0, len(published), LARGE):
+        broker.publish("t", *published[start : start + LARGE])
+    warm = (store_module._WARM_SEGMENTS + 1) * LARGE * (BODY_BYTES + 40)
+    assert bytes_in_memory(broker, "t") < KEPT_BYTES + warm < len(published) * BODY_BYTES // 3
+    assert broker.channel("t", "one").backend_depth == 0
+    assert taken(broker, "t", "one") == taken(broker, "t", "other") == published
+    assert bytes_in_memory(broker, "t") == 0
+
+
+def test_small_publishes_stay_in_memory() -> None:
+    """To gather their records again would take longer."""
+    broker = Broker(mem_queue_size=10**9)
+    broker.channel("t", "c")
+    published = [body(number) for number in range(6000)]
+    for start in range(0, len(published), 3):
+        broker.publish("t", *published[start : start + 3])
+    assert bytes_in_memory(broker, "t") > len(published) * BODY_BYTES > 4 * KEPT_BYTES
+    assert taken(broker, "t", "c") == published
+
+
+def test_what_has_no_log_stays_in_memory() -> None:
+    broker = Broker(mem_queue_size=10**9)
+    broker.channel("t#ephemeral", "c")
+    published = [body(number) for number in range(200 * LARGE)]
+    for start in range(0, len(published), LARGE):
+        broker.publish("t#ephemeral", *published[start : start + LARGE])
+    assert taken(broker, "t#ephemeral", "c") == published
+
+
+def test_memory_is_there_again_when_somebody_has_read() -> None:
+    broker = Broker(mem_queue_size=10**9)
+    broker.channel("t", "c")
+    for _ in range(2):
+        published = [body(number) for number in range(200 * LARGE)]
+        for start in range(0, len(published), LARGE):
+            broker.publish("t", *published[start : start + LARGE])
+        assert bytes_in_memory(broker, "t") > KEPT_BYTES
+        assert taken(broker, "t", "c") == published
+
+
+@pytest.mark.parametrize("size", [10, BODY_BYTES], ids=["small", "large"])
+def test_who_reads_from_the_log_takes_from_memory_what_is_there(size: int) -> None:
+    """What it had read ahead would wait in memory for ever."""
+    broker = Broker(mem_queue_size=5 * LARGE)
+    broker.channel("t", "c")
+    published = [body(number, size) for number in range(20 * LARGE)]
+    for start in range(0, len(published), LARGE):
+        broker.publish("t", *published[start : start + LARGE])
+    assert bytes_in_memory(broker, "t") > 0
+    assert taken(broker, "t", "c") == published
+    assert bytes_in_memory(broker, "t") == 0
