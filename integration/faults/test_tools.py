@@ -20,7 +20,7 @@ from rig.daemons import Implementation, Lookupd, Nsqd, wait_until
 from faults import crash, lies, network
 from faults.crash import duplicates_allowed, named
 from faults.driver import Driver
-from faults.gates import BEFORE_FIN, FIN_SENT, HALF_WAY, MOMENTS, RECEIVED, WRITTEN, Gates
+from faults.gates import BEFORE_FIN, FIN_SENT, HALF_WAY, MOMENTS, RECEIVED, Gates
 from faults.held_source import PLANNER_NOTE
 from faults.lying_nsqd import SINK_LIES, SOURCE_LIES, Liar
 from faults.queries import FILES, NSQ, SINKS, TABLE, Order, insert_batch
@@ -200,10 +200,10 @@ def test_duplicates_are_allowed_only_where_they_cannot_be_helped() -> None:
 @pytest.mark.parametrize(
     ("victim", "moment", "sink", "ends_allowed"),
     [
-        *((victim, HALF_WAY, NSQ, 0) for victim in VICTIMS if victim != PLANNER),
+        *((victim, HALF_WAY, NSQ, 0) for victim in VICTIMS if victim not in (PLANNER, WORKER)),
         *((PLANNER, moment, TABLE, 1) for moment in MOMENTS),
-        (WORKER, WRITTEN, NSQ, 1),
-        (WORKER, WRITTEN, TABLE, 0),
+        *((WORKER, moment, NSQ, 1) for moment in MOMENTS),
+        *((WORKER, moment, sink, 0) for moment in MOMENTS for sink in (FILES, TABLE)),
     ],
 )
 def test_a_query_that_ends_where_it_should_live_on_fails_its_row(
