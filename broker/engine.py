@@ -24,7 +24,7 @@ from typing import Final
 from pyspark_nsq.broker import metadata
 from pyspark_nsq.broker.channel import Channel
 from pyspark_nsq.broker.diskqueue import GoQueues
-from pyspark_nsq.broker.files import Files
+from pyspark_nsq.broker.files import DataPathError, Files
 from pyspark_nsq.broker.keeper import DIRECTORY_SUFFIX
 from pyspark_nsq.broker.log import is_log_directory
 from pyspark_nsq.broker.metadata import MetadataWrite, TopicMetadata
@@ -45,10 +45,6 @@ _METADATA_DELAY_NS: Final = 100_000_000  # for each thousand topics: all of them
 _REST_EVERY_NS: Final = 30_000_000_000
 _WALL_TOLERANCE_NS: Final = 10_000_000  # so much later than it is due may a deferred message come
 _DISK_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
-
-
-class DataPathError(OSError):
-    """The data path does not exist, or another process owns it."""
 
 
 class Engine:

@@ -14,6 +14,10 @@ Buffer = bytes | memoryview
 _BUFFERS_PER_CALL: Final = 512  # IOV_MAX is 1024 on Linux
 
 
+class DataPathError(OSError):
+    """The data path does not exist, or another process owns it."""
+
+
 class Files:
     """Real files; everything that is created has mode 0600 (directories 0700). All methods raise OSError."""
 

@@ -106,7 +106,6 @@ class Segment:
     """Messages `base` .. `end - 1` of a topic (its own count, not ids) with consecutive ids in one tick."""
 
     __slots__ = (
-        "__weakref__",
         "_frames",
         "_offsets",
         "_packed",
