@@ -15,13 +15,13 @@ _SMALL_GAP: Final = 256
 class Backlog:
     """Ascending ranges of messages; the cursor stands at the first."""
 
-    __slots__ = ("_ahead", "_left", "_on_record", "_ranges", "_segment", "_store", "count")
+    __slots__ = ("_around", "_left", "_on_record", "_ranges", "_segment", "_store", "count")
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._ranges: deque[list[int]] = deque()  # [first, stop]
         self._segment: Segment | None = None  # at the cursor
-        self._ahead: deque[Segment] = deque()  # read, to come
+        self._around: list[Segment] = []  # what was found with it
         self._left = 0  # messages that ever did
         self._on_record = OnRecord()
         self.count = 0
@@ -68,7 +68,7 @@ class Backlog:
             self._segment = None
             self._store.passed(segment)
         if finished:
-            self._ranges.popleft()
+            self._leave_range()
 
     def _skip(self, count: int) -> None:
         head = self._ranges[0]
@@ -76,23 +76,26 @@ class Backlog:
         self.count -= count
         self._left += count
         if head[0] == head[1]:
-            self._ranges.popleft()
+            self._leave_range()
 
     def _seek(self, seq: int, stop: int) -> Segment | None:
-        ahead = self._ahead
-        while ahead and ahead[0].end <= seq:
-            ahead.popleft()
-        # What was read ahead may begin behind that: the segment before it was left in its middle, where a range ended.
-        if not ahead or ahead[0].base > seq:
-            ahead.clear()
-            ahead.extend(self._store.find(seq, stop))
-        return ahead.popleft() if ahead else None
+        for segment in self._around:
+            if segment.base <= seq < segment.end:
+                return segment
+        self._around = self._store.find(seq, stop)
+        return next((segment for segment in self._around if segment.end > seq), None)
+
+    def _leave_range(self) -> None:
+        """The first is done with."""
+        self._ranges.popleft()
+        if not self._ranges:
+            self._around = []
 
     def clear(self) -> None:
         """Drop everything."""
         self._store.released(self.ranges())
         self._ranges.clear()
-        self._ahead.clear()
+        self._around = []
         self._segment = None
         self._left += self.count
         self.count = 0

@@ -79,6 +79,8 @@ class Requeued:
         self._left += count
         if not first.count:
             self._queue.popleft()
+            if not self._queue:
+                self._read = []
 
     def _find(self, seq: int, stop: int) -> Segment | None:
         for segment in self._read:
@@ -87,12 +89,12 @@ class Requeued:
         found = self._store.find(seq, stop)
         for segment in found:
             segment.sealed = True
-        self._read = found[1:]
-        return found[0] if found else None
+        self._read = found
+        return next((segment for segment in found if segment.end > seq), None)
 
     def clear(self) -> None:
         self._queue.clear()
-        self._read.clear()
+        self._read = []
         self._pins.clear()
         self._left += self.count
         self.count = 0

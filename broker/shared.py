@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark_nsq.broker.files import Files
 from pyspark_nsq.broker.open_logs import OpenLogs
-from pyspark_nsq.broker.read_cache import ReadCache
 
 if TYPE_CHECKING:
     from pyspark_nsq.broker.channel import Channel
@@ -58,7 +57,6 @@ class Shared:
         self.options = options
         self.files = files
         self.open_logs = OpenLogs(options.open_logs_max)
-        self.read_cache = ReadCache()
         self.ready: dict[Channel, None] = {}  # an ordered set
         self.published: list[Topic] = []  # with messages for the next commit
         self.changed: dict[Topic, None] = {}  # whose state is to be written to their journal

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from typing import Final
+from weakref import WeakValueDictionary
 
 from pyspark_nsq.broker.arena import Arena
 from pyspark_nsq.broker.log import Log
-from pyspark_nsq.broker.read_cache import ReadCache
+from pyspark_nsq.broker.portion import Portion
 from pyspark_nsq.broker.segment import Segment
 from pyspark_nsq.broker.unreadable import UnreadableError
 
@@ -23,7 +24,7 @@ system's cache of it gives them back as fast, and to keep them twice costs more 
 class Store:
     """Segments by the sequence number of their first message."""
 
-    def __init__(self, log: Log | None, messages_max: int, read_cache: ReadCache) -> None:
+    def __init__(self, log: Log | None, messages_max: int) -> None:
         self.log = log
         self._messages_max = messages_max
         self._tail: dict[int, Segment] = {}  # in memory
@@ -31,7 +32,7 @@ class Store:
         self._oldest = 0  # in _order
         self._last: Segment | None = None
         self._arena = Arena()
-        self._read_cache = read_cache
+        self._read: WeakValueDictionary[int, Portion] = WeakValueDictionary()  # shared by channels at the same place
         self.resident = 0  # messages in memory
         self._kept_bytes = 0  # of large publishes in memory
 
@@ -111,23 +112,25 @@ class Store:
         return [segment for segment in self._tail.values() if segment.base < stop and segment.end > first]
 
     def find(self, seq: int, stop: int) -> list[Segment]:
-        """Segments in order; the first holds message `seq`, or is the next that still exists. [] when nothing before
-        `stop` does."""
+        """Segments in order, of which one holds message `seq`, or the first behind it is the next that still exists. []
+        when nothing before `stop` does. To be kept as long as it is read: others may come to the same place."""
         segment = self._tail.get(seq) or self._containing(seq)
-        if segment is None and self.log is not None:
-            segment = self._read_cache.get(self.log, seq)
         if segment is not None:
             return [segment]
         if self.log is None:
             bases = sorted(base for base in self._tail if seq < base < stop)
             return [self._tail[base] for base in bases[:1]]
+        portion = self._read.get(seq)
+        if portion is not None:
+            return portion
         following = self._following(seq)
         # What is in memory is not read as well: it waits there until its readers have passed it.
-        segments = self.log.read(seq, stop, None if following is None else following.base)
-        self._read_cache.keep(self.log, segments)
-        if not segments and following is not None and following.base < stop:
+        portion = Portion(self.log.read(seq, stop, None if following is None else following.base))
+        for segment in portion:
+            self._read[segment.base] = portion
+        if not portion and following is not None and following.base < stop:
             return [following]
-        return segments
+        return portion
 
     def step_over(self, error: UnreadableError) -> None:
         """`find` has failed with this for long enough."""

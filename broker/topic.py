@@ -36,8 +36,7 @@ class Topic:
         self._end = 0  # the next message's sequence number
         self._bounded = self.ephemeral  # a channel may not take everything
         self.keeper = None if self.ephemeral else Keeper(self, shared)
-        log = self.keeper.log if self.keeper else None
-        self.store = Store(log, shared.options.mem_queue_size, shared.read_cache)
+        self.store = Store(self.keeper.log if self.keeper else None, shared.options.mem_queue_size)
         self._ids = IdGenerator(shared.options.node_id)
         self._metadata = ""  # to be made
 
@@ -274,7 +273,6 @@ class Topic:
         self._shared.failing.pop(self, None)
         if self.keeper is not None:
             self.keeper.log.rest()
-            self._shared.read_cache.forget(self.keeper.log)
         return channels
 
     def pause(self, now: int) -> None:

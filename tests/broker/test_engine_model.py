@@ -452,8 +452,8 @@ def read(topic: Topic, ranges: list[tuple[int, int]]) -> dict[int, int]:
         while first < stop:
             segments = topic.store.find(first, stop)
             assert segments, f"{first}..{stop} cannot be read"
-            segment = segments[0]
-            assert segment.base <= first < segment.end
+            segment = next(segment for segment in segments if segment.end > first)
+            assert segment.base <= first
             index = first - segment.base
             count = min(segment.end, stop) - first
             for frame in parse([segment.slice(index, count)]):

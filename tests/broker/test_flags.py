@@ -93,7 +93,7 @@ def test_bad_command_lines_end_with_usage_and_code_2(args: list[str], message: s
 def test_version_and_help() -> None:
     version = refused("--version", "--config=/nonexistent")
     assert version.code == 0
-    assert re.fullmatch(r"nsqd v1\.3\.0 \(built w/python3\.\d+\.\d+\)\n", version.out)
+    assert re.fullmatch(r"nsqd v1\.3\.0 \(built w/python3\.\d+\.\d+(-compiled)?\)\n", version.out)
     help_asked = refused("-h")
     assert help_asked.code == 0
     assert help_asked.err.startswith("Usage of nsqd:\n")

@@ -150,7 +150,7 @@ def test_hup_ends_at_once_and_quit_with_a_dump_and_code_2() -> None:
 
 def test_first_line_and_prefix() -> None:
     daemon = Daemon("--log-prefix=[nsqlookupd] ", "--broadcast-address=me")
-    assert re.search(r"INFO: nsqlookupd v1\.3\.0 \(built w/python3\.\d+\.\d+\)\n", daemon.first_lines[0])
+    assert re.search(r"INFO: nsqlookupd v1\.3\.0 \(built w/python3\.\d+\.\d+(-compiled)?\)\n", daemon.first_lines[0])
     assert identified(daemon)[1]["broadcast_address"] == "me"
     daemon.process.terminate()
     assert daemon.wait() == 0

@@ -2,7 +2,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from simulation.small_broker import Broker
 
-from pyspark_nsq.broker.read_cache import ReadCache
 from pyspark_nsq.broker.segment import Segment, build_frame, new_segment
 from pyspark_nsq.broker.store import Store
 
@@ -44,7 +43,7 @@ def test_nothing_joins_what_is_packed() -> None:
 
 
 def test_segments_that_wait_are_packed_and_the_newest_are_not() -> None:
-    store = Store(None, 10**9, ReadCache())
+    store = Store(None, 10**9)
     segments = [published([9] * 512, 0, 512 * number) for number in range(200)]
     for segment in segments:
         store.append(segment)
@@ -55,7 +54,7 @@ def test_segments_that_wait_are_packed_and_the_newest_are_not() -> None:
 
 
 def test_many_that_wait_share_large_pieces_of_memory() -> None:
-    store = Store(None, 10**9, ReadCache())
+    store = Store(None, 10**9)
     segments = [published([99] * 512, 0, 512 * number) for number in range(400)]
     frames = segments[0].frames
     for segment in segments:

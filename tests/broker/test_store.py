@@ -1,3 +1,5 @@
+import gc
+
 import pytest
 from simulation.small_broker import Broker
 
@@ -91,3 +93,25 @@ def test_who_reads_from_the_log_takes_from_memory_what_is_there(size: int) -> No
     assert bytes_in_memory(broker, "t") > 0
     assert taken(broker, "t", "c") == published
     assert bytes_in_memory(broker, "t") == 0
+
+
+def test_channels_at_the_same_place_read_once_and_leave_nothing() -> None:
+    broker = Broker(mem_queue_size=0)
+    names = ("one", "other", "third")
+    consumers = {name: broker.consumer(broker.channel("t", name)) for name in names}
+    published = [body(number) for number in range(3000)]
+    for start in range(0, len(published), 10):
+        broker.publish("t", *published[start : start + 10])
+    store = broker.engine.topics["t"].store
+    assert store.log is not None
+    read, reads = store.log.read, []
+    store.log.read = lambda seq, *rest: reads.append(seq) or read(seq, *rest)  # type: ignore[method-assign, func-returns-value]
+    for start in range(0, len(published), 20):
+        for name in names:
+            frames = broker.get(broker.channel("t", name), consumers[name], 20)
+            assert [frame.body for frame in frames] == published[start : start + 20]
+    assert 1 < len(reads) == len(set(reads)) < 100
+    for name in names:
+        broker.channel("t", name).empty(broker.now)
+    gc.collect()
+    assert not store._read
