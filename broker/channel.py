@@ -70,6 +70,7 @@ class Channel:
         self._bounded = self.ephemeral or topic.ephemeral
         self._deferred = Deferred(topic.store.log, tracked=not self._bounded)
         self._latency = Latency(shared.options.e2e_window_ns, now) if shared.options.e2e_percentiles else None
+        self._in_log = topic.store.log is not None and self._latency is None  # latencies are told by frames
         self.changed = False  # since it was last saved
 
     # --- numbers -----------------------------------------------------------------------------------------------
@@ -194,7 +195,7 @@ class Channel:
                     break
                 continue
             buffers.append(frames_of(segment, index, count, extra))
-            consumer.in_flight.add(segment, index, count, extra, now, deadline)
+            consumer.in_flight.add(segment.in_flight(nbytes, self._in_log), index, count, extra, now, deadline)
             left -= count
             room -= nbytes
         delivered = max(max_messages - left, 0)
@@ -278,7 +279,7 @@ class Channel:
             if random.randrange(100) < consumer.sample_rate:
                 frame = frames_of(segment, at, 1, extra)
                 buffers.append(frame)
-                consumer.in_flight.add(segment, at, 1, extra, now, deadline)
+                consumer.in_flight.add(segment.in_flight(len(frame), self._in_log), at, 1, extra, now, deadline)
                 sent += 1
                 nbytes += len(frame)
         self.note_change()

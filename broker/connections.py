@@ -203,7 +203,8 @@ class Connection:
         if not self._reading:
             self._read_on()
         if self._unsent:
-            if self.unsent_size + session.output.size > _UNREAD_SIZE_MAX:
+            self._put_behind(session.take_output())
+            if self.unsent_size > _UNREAD_SIZE_MAX:
                 self._stop_reading()
             return
         if session.has_output:
@@ -237,7 +238,7 @@ class Connection:
         """What the peer has not taken waits for the socket to be writable."""
         for buffer in buffers:
             if sent < len(buffer):
-                self._unsent.append(memoryview(buffer)[sent:])
+                self._unsent.append(_alone(memoryview(buffer)[sent:]))
                 self.unsent_size += len(buffer) - max(sent, 0)
             sent = max(0, sent - len(buffer))
         self._stalled_at = now
@@ -245,6 +246,13 @@ class Connection:
             self._watch_write = self._connections.loop.io(self._socket.fileno(), _WRITE)
         self._watch_write.start(self._writable)
         self._connections.watch(self)
+
+    def _put_behind(self, buffers: list[Buffer]) -> None:
+        """Send it after what waits: a copy, as parts of segments would keep all of them in memory."""
+        if buffers:
+            waiting = b"".join(buffers)
+            self._unsent.append(memoryview(waiting))
+            self.unsent_size += len(waiting)
 
     def _writable(self) -> None:
         now = self._connections.clock()
@@ -453,6 +461,11 @@ class Connections:
     def close_all(self) -> None:
         for connection in list(self._open):
             connection.close()
+
+
+def _alone(view: memoryview) -> memoryview:
+    """The same bytes; a copy where they would keep more than twice as much in memory."""
+    return view if 2 * len(view) >= len(view.obj) else memoryview(bytes(view))  # type: ignore[arg-type]
 
 
 def _peer_address(name: object) -> tuple[str, str]:

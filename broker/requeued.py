@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from collections import deque
+from typing import Final
 
 from pyspark_nsq.broker.on_record import OnRecord
 from pyspark_nsq.broker.pins import Pins
 from pyspark_nsq.broker.segment import Buffer, Segment
 from pyspark_nsq.broker.store import Store
 
+_HELD_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Of what a channel gets back so much stays in memory: who never answers would bring all of a backlog there."""
+
 
 class Again:
     """Messages seq .. seq + count - 1; `turn`: how many fresh deliveries of the channel go first."""
 
-    __slots__ = ("count", "extra", "segment", "seq", "turn")
+    __slots__ = ("count", "extra", "held", "segment", "seq", "turn")
 
-    def __init__(self, segment: Segment | None, seq: int, count: int, extra: int, turn: int) -> None:
+    def __init__(self, segment: Segment | None, held: int, seq: int, count: int, extra: int, turn: int) -> None:
         self.segment = segment  # None: to be read from the log
+        self.held = held  # bytes that are in memory because of it
         self.seq = seq
         self.count = count
         self.extra = extra
@@ -26,27 +31,34 @@ class Again:
 class Requeued:
     """A queue of them."""
 
-    __slots__ = ("_left", "_on_record", "_pins", "_queue", "_read", "_store", "count")
+    __slots__ = ("_held", "_left", "_on_record", "_pins", "_queue", "_read", "_store", "count")
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._queue: deque[Again] = deque()
         self._read: list[Segment] = []  # the last piece of the log that was read for one of them
+        self._held = 0  # bytes in memory because of all in the queue
         self._pins = Pins(store.log)
         self._left = 0  # messages that ever did
         self._on_record = OnRecord()
         self.count = 0
 
     def add(self, segment: Segment | None, seq: int, count: int, extra: int, turn: int) -> None:
-        """At the end; joins the last entry where it goes on with the same segment."""
+        """At the end; joins the last entry where it goes on with the same segment. Without a segment, or with the
+        shadow of one, they are read from the log when it is their turn."""
         self.count += count
         self._pins.add(seq, count)
-        if self._queue:
-            last = self._queue[-1]
-            if last.segment is segment and last.extra == extra and last.seq + last.count == seq:
-                last.count += count
-                return
-        self._queue.append(Again(segment, seq, count, extra, turn))
+        last = self._queue[-1] if self._queue else None
+        held = 0 if segment is None or (last is not None and last.segment is segment) else segment.nbytes
+        if segment is not None and not segment.nbytes:
+            segment = None
+        if self._held + held > _HELD_BYTES_MAX and self._store.log is not None:
+            segment, held = None, 0
+        if last is not None and last.segment is segment and last.extra == extra and last.seq + last.count == seq:
+            last.count += count
+            return
+        self._held += held
+        self._queue.append(Again(segment, held, seq, count, extra, turn))
 
     @property
     def turn(self) -> int:
@@ -78,7 +90,7 @@ class Requeued:
         self.count -= count
         self._left += count
         if not first.count:
-            self._queue.popleft()
+            self._held -= self._queue.popleft().held
             if not self._queue:
                 self._read = []
 
@@ -94,6 +106,7 @@ class Requeued:
 
     def clear(self) -> None:
         self._queue.clear()
+        self._held = 0
         self._read = []
         self._pins.clear()
         self._left += self.count

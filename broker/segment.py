@@ -110,6 +110,7 @@ class Segment:
         "_offsets",
         "_packed",
         "_parts",
+        "_shadow",
         "base",
         "content_size",
         "count",
@@ -161,6 +162,7 @@ class Segment:
         if self.is_large:
             self.sealed = True
         self._offsets: list[int] | None = None
+        self._shadow: Segment | None = None
         self.packable = facts is not None  # all messages are new: what frames say besides the bodies is known
         if facts is not None:
             self.prefix, self.first, self.timestamp = facts
@@ -264,6 +266,16 @@ class Segment:
         self.timestamp = 0
         self.packable = False
         self._offsets = None
+
+    def in_flight(self, nbytes: int, in_log: bool) -> Segment:
+        """What is kept of messages of so many bytes until they are answered: itself, or, where that is more than twice
+        as much and they can be read from the log again, a shadow without frames."""
+        if not in_log or 2 * nbytes >= self.nbytes or self.nbytes <= SMALL_RECORD_BYTES:
+            return self
+        if self._shadow is None:
+            self._shadow = Segment(self.base, self.count, b"", 0, 0, (self.prefix, self.first, self.timestamp))
+            self._shadow.key = self.key
+        return self._shadow
 
     def offset(self, index: int) -> int:
         """Where frame `index` begins (`index` == count: where the last ends)."""

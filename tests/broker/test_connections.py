@@ -11,6 +11,7 @@ from simulation.session_world import SECOND, World
 from pyspark_nsq.broker.auth import AuthState, parse_answer
 from pyspark_nsq.broker.connections import Connection, Connections
 from pyspark_nsq.broker.timers import Timers
+from pyspark_nsq.broker.turn import UNSENT_SIZE_MAX
 from pyspark_nsq.proto.commands import MAGIC_V2, auth, identify, pub, rdy, sub
 from pyspark_nsq.proto.compression import Compressor, DeflateCompressor, SnappyCompressor
 from pyspark_nsq.proto.frames import RESPONSE, encode_frame
@@ -203,3 +204,26 @@ def test_what_has_closed_is_not_kept_until_it_would_have_been_due(make_peer: Cal
         connection.close()
         client.close()
     assert len(peer.timers._heap) < 100
+
+
+def test_a_consumer_that_does_not_read_is_given_little_however_often_it_times_out(make_peer: Callable[..., Peer]):
+    peer = make_peer()
+    peer.say(MAGIC_V2 + identify({"msg_timeout": 1000}) + sub("t", "c") + rdy(20))
+    topic = peer.world.engine.topics["t"]
+    for _ in range(500):
+        topic.publish([bytes(4000)], peer.world.now)
+        peer.world.run()
+    connection, output = peer.connection, peer.connection.session.output
+    for _ in range(40):
+        peer.wait(SECOND)
+        peer.world.turn.request()
+        peer.world.run()
+        assert connection.unsent_size + output.size < UNSENT_SIZE_MAX + 20 * 4034
+    assert topic.channels["c"].timeout_count > 20
+    heard = 0
+    while (piece := peer.heard()) != b"nothing":
+        heard += len(piece)
+        if peer.write_watcher.callback:
+            peer.write_watcher.callback()
+    assert heard > 40 * 4034
+    assert connection.unsent_size == 0

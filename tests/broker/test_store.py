@@ -1,10 +1,12 @@
 import gc
 
 import pytest
-from simulation.small_broker import Broker
+from simulation.small_broker import SECOND, Broker
 
+from pyspark_nsq.broker import requeued
 from pyspark_nsq.broker import store as store_module
-from pyspark_nsq.broker.segment import SMALL_RECORD_BYTES
+from pyspark_nsq.broker.log import CHUNK_MAX
+from pyspark_nsq.broker.segment import SMALL_RECORD_BYTES, Segment
 
 KEPT_BYTES = 1024 * 1024
 BODY_BYTES = 1000
@@ -23,6 +25,12 @@ def body(number: int, size: int = BODY_BYTES) -> bytes:
 def bytes_in_memory(broker: Broker, topic: str) -> int:
     store = broker.engine.topics[topic].store
     return sum(segment.nbytes for segment in store.between(0, 10**9))
+
+
+def bytes_of_frames() -> int:
+    """In all segments that anybody has."""
+    found = [item for item in gc.get_objects() if isinstance(item, Segment)]
+    return sum(len(segment._frames) for segment in found if segment._frames is not None)
 
 
 def taken(broker: Broker, topic: str, channel: str) -> list[bytes]:
@@ -115,3 +123,40 @@ def test_channels_at_the_same_place_read_once_and_leave_nothing() -> None:
         broker.channel("t", name).empty(broker.now)
     gc.collect()
     assert not store._read
+
+
+def test_a_few_messages_in_flight_do_not_keep_all_that_came_with_them() -> None:
+    broker = Broker(mem_queue_size=0)
+    channel = broker.channel("t", "c")
+    published = [body(number) for number in range(100 * LARGE)]
+    for start in range(0, len(published), LARGE):
+        broker.publish("t", *published[start : start + LARGE])
+    slow, quick = broker.consumer(channel), broker.consumer(channel)
+    for _ in range(100):
+        assert len(broker.get(channel, slow, 1)) == 1
+        frames = broker.get(channel, quick, LARGE - 1)
+        assert not channel.finish(quick, b"".join(frame.message_id for frame in frames), broker.now)
+    assert channel.in_flight_count == 100
+    assert bytes_of_frames() < 10 * LARGE * BODY_BYTES
+    broker.wait(60 * SECOND)
+    again = broker.get(channel, quick)
+    assert [frame.body for frame in again] == published[::LARGE]
+    assert {frame.attempts for frame in again} == {2}
+
+
+def test_what_comes_back_is_in_memory_only_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requeued, "_HELD_BYTES_MAX", KEPT_BYTES)
+    broker = Broker(mem_queue_size=0)
+    channel = broker.channel("t", "c")
+    consumer = broker.consumer(channel)
+    published = [body(number) for number in range(400 * LARGE)]
+    for start in range(0, len(published), LARGE):
+        broker.publish("t", *published[start : start + LARGE])
+    for _ in range(400):
+        frames = broker.get(channel, consumer, LARGE)
+        assert not channel.requeue(consumer, b"".join(frame.message_id for frame in frames), 0, broker.now)
+    assert channel.depth == len(published)
+    assert bytes_of_frames() < KEPT_BYTES + 2 * CHUNK_MAX < len(published) * BODY_BYTES // 3
+    again = [frame for _ in range(400) for frame in broker.get(channel, consumer, LARGE)]
+    assert sorted(frame.body for frame in again) == published
+    assert {frame.attempts for frame in again} == {2}
