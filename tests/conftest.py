@@ -1,7 +1,10 @@
 """What tests of every room share."""
 
 import os
+import shutil
 import subprocess
+import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -36,3 +39,16 @@ def go_nsq() -> Path:
     answer = subprocess.run([folder / "nsqd", "--version"], capture_output=True, text=True, check=True)
     assert "built w/go" in answer.stdout, f"NSQ_GO_BIN={named} holds another nsqd: {answer.stdout!r}"
     return folder
+
+
+@pytest.fixture(scope="session")
+def compiled_wheel(root: Path) -> Path:
+    """The unpacked wheel with nsqd compiled, and ``bin/nsqd`` in it; made from this checkout where it has changed."""
+    compiler = (os.environ.get("CC") or sysconfig.get_config_var("CC") or "gcc").split()[0]
+    needed = [compiler] if shutil.which(compiler) is None else []
+    needed += [] if Path(sysconfig.get_path("include"), "Python.h").exists() else ["Python.h"]
+    if needed and os.environ.get("NSQ_REQUIRE_COMPILED") != "1":
+        pytest.skip(f"nsqd cannot be compiled without {' and '.join(needed)}: apt-get install gcc python3-dev")
+    made = subprocess.run([sys.executable, root / "tools" / "compiled_wheel.py"], capture_output=True, text=True)
+    assert made.returncode == 0, made.stdout + made.stderr
+    return Path(made.stdout.strip())

@@ -24,13 +24,18 @@ def go_folder() -> Path:
     return Path(named)
 
 
+def own_folder() -> Path:
+    """Where ours is: beside the Python that runs, or where NSQ_OURS_BIN says."""
+    return Path(os.environ.get("NSQ_OURS_BIN") or Path(sys.executable).parent)
+
+
 class Nsqd:
     """A running nsqd on ports of its own, with a data path of its own."""
 
     def __init__(self, name: str, *flags: str) -> None:
         self.name = name
         self.folder = Path(tempfile.mkdtemp(prefix=f"bench-{name}-"))
-        self.binary = str(go_folder() / "nsqd") if name == "go" else str(Path(sys.executable).parent / "nsqd")
+        self.binary = str((go_folder() if name == "go" else own_folder()) / "nsqd")
         self._flags = flags
         self.start()
 

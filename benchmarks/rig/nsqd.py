@@ -21,7 +21,7 @@ _LISTENING = re.compile(r"(TCP|HTTP): listening on (\S+)")
 def executable_of(make: str) -> Path:
     """Where the nsqd of this make is."""
     if make == "ours":
-        return Path(sys.executable).parent / "nsqd"
+        return Path(os.environ.get("NSQ_OURS_BIN") or Path(sys.executable).parent) / "nsqd"
     folder = os.environ.get("NSQ_GO_BIN")
     if folder is None:
         raise SystemExit("set NSQ_GO_BIN to a folder with Go's nsqd, or choose --broker ours")

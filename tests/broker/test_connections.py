@@ -126,6 +126,7 @@ def test_a_publisher_that_is_not_read_while_the_disk_stands_still_is_not_late(ma
     assert peer.heard() == b""
 
 
+@pytest.mark.interpreted
 def test_a_fault_of_ours_behind_an_auth_servers_answer_ends_the_connection(
     make_peer: Callable[..., Peer], monkeypatch: pytest.MonkeyPatch
 ):

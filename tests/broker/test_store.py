@@ -8,6 +8,8 @@ from pyspark_nsq.broker import store as store_module
 from pyspark_nsq.broker.log import CHUNK_MAX
 from pyspark_nsq.broker.segment import SMALL_RECORD_BYTES, Segment
 
+pytestmark = pytest.mark.interpreted  # memory is made small, and looked into
+
 KEPT_BYTES = 1024 * 1024
 BODY_BYTES = 1000
 LARGE = 2 * SMALL_RECORD_BYTES // BODY_BYTES  # messages of one publish that the log alone may keep

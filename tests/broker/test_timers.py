@@ -2,6 +2,8 @@
 
 import weakref
 
+import pytest
+
 from pyspark_nsq.broker.timers import NEVER, Timers
 
 
@@ -81,6 +83,7 @@ def test_members_that_are_forgotten_are_let_go_of_long_before_they_were_due():
     assert timers.next_deadline == NEVER
 
 
+@pytest.mark.interpreted
 def test_a_member_that_forgets_others_in_its_turn_is_followed_by_the_rest():
     timers = Timers()
     members = [Member(10 + number) for number in range(1000)]

@@ -37,6 +37,7 @@ def test_only_the_first_publishers_of_a_round_are_answered_one_by_one() -> None:
         assert [connections.answers_at_once() for _ in range(5)] == [True, True, True, False, False]
 
 
+@pytest.mark.interpreted
 def test_consumers_that_do_not_read_are_passed_over(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Asked once, and not again for each share of what is left to the one that reads."""
     reader, *unread = (subscribed(world, count=2500) for _ in range(20))

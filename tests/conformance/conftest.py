@@ -1,4 +1,5 @@
-"""The black-box suite: every test runs against Go's nsqd v1.3.0 and against ours, over sockets only."""
+"""The black-box suite: every test runs against Go's nsqd v1.3.0 and against ours, as it is and compiled, over sockets
+only."""
 
 import os
 import sys
@@ -41,17 +42,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if defect and name == "go":
             item.add_marker(pytest.mark.xfail(reason=defect.args[0], strict=defect.kwargs.get("strict", True)))
         only = item.get_closest_marker("only")
-        (left_out if only and name != only.args[0] else kept).append(item)
+        made_by = "ours" if name == "compiled" else name
+        (left_out if only and made_by != only.args[0] else kept).append(item)
     config.hook.pytest_deselected(items=left_out)
     items[:] = sorted(kept, key=lambda item: item.get_closest_marker("waits_long") is not None)
 
 
-@pytest.fixture(scope="session", params=["go", "ours"], ids=["on-go", "on-ours"])
+@pytest.fixture(scope="session", params=["go", "ours", "compiled"], ids=["on-go", "on-ours", "on-compiled"])
 def impl(request: pytest.FixtureRequest) -> Implementation:
     """The implementation under test; ours is beside the Python that runs, or in the folder that NSQ_OURS_BIN names."""
     if request.param == "go":
         found: Implementation = request.getfixturevalue("go_nsqd")
         return found
+    if request.param == "compiled":
+        return Implementation("ours", request.getfixturevalue("compiled_wheel") / "bin")
     return Implementation("ours", Path(os.environ.get("NSQ_OURS_BIN") or Path(sys.executable).parent))
 
 

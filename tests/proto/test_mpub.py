@@ -154,6 +154,7 @@ def test_one_of_64_kib_and_more_may_stand_between_small_ones(large_at: int) -> N
     assert decode_mpub(payload, 100_000).to_pylist() == bodies
 
 
+@pytest.mark.interpreted
 def test_more_than_a_column_has_room_for_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     payload = commands.mpub("t", [b"body"])[len("MPUB t\n") + 4 :]
     monkeypatch.setattr("pyspark_nsq.proto.mpub.BUFFER_SIZE_MAX", len(payload))
