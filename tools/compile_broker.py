@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -35,11 +36,23 @@ setup(name="{package}", packages=[], ext_modules=modules)
 
 
 class CompileError(Exception):
-    """No compiler, or one that refused."""
+    """No compiler, or one that failed."""
+
+
+def missing() -> list[str]:
+    """What is needed and not there."""
+    compiler = (os.environ.get("CC") or sysconfig.get_config_var("CC") or "gcc").split()[0]
+    needed = [compiler] if shutil.which(compiler) is None else []
+    return needed if Path(sysconfig.get_path("include"), "Python.h").exists() else [*needed, "Python.h"]
 
 
 def compile_into(folder: Path, root: Path) -> list[Path]:
     """Lay the sources into the folder, compile them there, and say what that has made (relative paths)."""
+    if absent := missing():
+        raise CompileError(
+            f"nsqd cannot be compiled without {' and '.join(absent)} (Debian: apt-get install gcc python3-dev). Without "
+            "HATCH_BUILD_HOOK_ENABLE_CUSTOM it is installed as it is"
+        )
     package = folder / PACKAGE
     package.mkdir(parents=True)
     shutil.copy(root / "src" / PACKAGE / "__init__.py", package)
@@ -58,10 +71,7 @@ def compile_into(folder: Path, root: Path) -> list[Path]:
         text=True,
     )
     if ran.returncode:
-        raise CompileError(
-            "nsqd could not be compiled. That needs a C compiler and Python's headers (Debian: apt-get install gcc "
-            f"python3-dev); without HATCH_BUILD_HOOK_ENABLE_CUSTOM it is installed as it is.\n{ran.stdout[-4000:]}"
-        )
+        raise CompileError(f"nsqd could not be compiled:\n{ran.stdout[-4000:]}")
     return [path.relative_to(folder) for path in sorted(folder.rglob("*.so")) if "build" not in path.parts]
 
 
