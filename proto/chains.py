@@ -5,14 +5,14 @@ real ones are those to which the first leads.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from pyspark_nsq.proto.arrays import Bytes
 
-Places = npt.NDArray[np.int64]
+Places: TypeAlias = npt.NDArray[np.int64]
 
 SIZE_FIELD: Final = np.dtype(">u4")
 _NO_BORDERS: Final = np.zeros(1, np.int32)

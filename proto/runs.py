@@ -3,7 +3,7 @@
 A column of ids is the ids one after the other, 16 bytes each.
 """
 
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,7 @@ REQ: Final = b"REQ"
 _VECTOR_COUNT_MIN = 32
 
 _ID = np.dtype((np.void, MESSAGE_ID_SIZE))
-_Bytes = npt.NDArray[np.uint8]
+_Bytes: TypeAlias = npt.NDArray[np.uint8]
 
 
 def encode_run(word: bytes, ids: bytes | memoryview | _Bytes, delay_ms: int | None = None) -> bytes:

@@ -25,12 +25,13 @@ MODULES = (
     "proto/uniform",
 )
 ROOMS = ("broker", "proto")
-# Its types were checked where it was written: here the packages that it stands on may be missing.
+# Its types were checked where it was written: here the packages that it stands on may be missing, and are not asked.
 _SETUP = """
 from mypyc.build import mypycify
 from setuptools import setup
 
-modules = mypycify(["--ignore-missing-imports", *{paths!r}], opt_level="3", debug_level="0", group_name="{package}")
+options = ["--ignore-missing-imports", "--no-site-packages"]
+modules = mypycify([*options, *{paths!r}], opt_level="3", debug_level="0", group_name="{package}")
 setup(name="{package}", packages=[], ext_modules=modules)
 """
 
@@ -50,8 +51,8 @@ def compile_into(folder: Path, root: Path) -> list[Path]:
     """Lay the sources into the folder, compile them there, and say what that has made (relative paths)."""
     if absent := missing():
         raise CompileError(
-            f"nsqd cannot be compiled without {' and '.join(absent)} (Debian: apt-get install gcc python3-dev). Without "
-            "HATCH_BUILD_HOOK_ENABLE_CUSTOM it is installed as it is"
+            f"nsqd cannot be compiled without {' and '.join(absent)} (Debian: apt-get install gcc python3-dev). "
+            "Without HATCH_BUILD_HOOK_ENABLE_CUSTOM it is installed as it is"
         )
     package = folder / PACKAGE
     package.mkdir(parents=True)
