@@ -310,21 +310,21 @@ def test_the_shell_is_told(nsq_command: Run, arguments: tuple[str, ...], code: i
     assert "Traceback" not in ran.stderr
 
 
-def wait_for_question(lookupd: socket.socket) -> None:
-    """Passes over those who look for somebody else, who had this port before."""
+def wait_for_question(lookupd: socket.socket) -> socket.socket:
+    """The connection on which it was asked. Passes over those who look for somebody else, who had this port before."""
     while True:
         peer, _ = lookupd.accept()
         if peer.makefile("rb").readline().startswith(b"GET "):
-            return
+            return peer
 
 
 def test_ctrl_c_ends_a_question_that_nobody_answers(command: list[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as lookupd:
         arguments = ["topics", "-l", f"127.0.0.1:{lookupd.getsockname()[1]}"]
         with subprocess.Popen([*command, *arguments], stderr=subprocess.PIPE, text=True) as asking:
-            wait_for_question(lookupd)
-            asking.send_signal(signal.SIGINT)
-            assert asking.wait(60) == INTERRUPTED
+            with wait_for_question(lookupd):  # a connection that ends would be an answer
+                asking.send_signal(signal.SIGINT)
+                assert asking.wait(60) == INTERRUPTED
             assert asking.stderr is not None
             assert asking.stderr.read() == ""
 
