@@ -18,8 +18,8 @@ from pyspark_nsq.broker.session import Session, Subscriber
 
 # What is handed out to one client at once.
 OUTPUT_SIZE_MAX: Final = 1024 * 1024
-# A client that has left so much of it unread is handed out nothing more: who does not read at all would be given more
-# with each time-out of what it has.
+# What is handed out beside what a client has left unread, together with that: who does not read at all would be given
+# more with each time-out of what it has.
 UNSENT_SIZE_MAX: Final = 64 * 1024
 
 
@@ -173,8 +173,9 @@ class Turn:
         sender = session.owner
         if room <= 0 or session.finished:
             return 0
-        size_max = OUTPUT_SIZE_MAX - session.output.size
-        if size_max <= 0 or sender.unsent_size >= UNSENT_SIZE_MAX:
+        unread = sender.unsent_size
+        size_max = (UNSENT_SIZE_MAX - unread if unread else OUTPUT_SIZE_MAX) - session.output.size
+        if size_max <= 0:
             sender.starved = True
             return 0
         buffers, count = channel.deliver(consumer, now, room, size_max)
