@@ -259,7 +259,8 @@ async def _slow_consumers(context: Context, ledger: Ledger) -> int:
         healthy = await subscribe(victim, ledger, ledger.channels["slow", "healthy"])
         link = await connect(victim.tcp)
         while ledger.published < count * ready * 4:
-            assert await publish(ledger, link, "slow", 1000, bytes(padding)) == b"OK"
+            answer = await publish(ledger, link, "slow", 1000, bytes(padding))
+            assert answer == b"OK", f"after {ledger.published} messages a publish was answered {answer!r}"
         read = [ledger.channels["slow", "healthy"]]
         await wait_for(lambda: _all_came(ledger, read), "the healthy channel has everything", [healthy])
         # What each has in flight, and what lies ready for it to read.
@@ -279,7 +280,8 @@ async def _stuck_consumers(victim: Victim, count: int, ready: int) -> list[Link]
     links = []
     for number in range(count):
         link = await connect(victim.tcp, source=f"127.0.0.{2 + number // 2000}")
-        assert await link.request(commands.sub("slow", "stuck")) == b"OK"
+        answer = await link.request(commands.sub("slow", "stuck"))
+        assert answer == b"OK", f"SUB number {number} was answered {answer!r}"
         link.stop_reading()
         link.send(commands.rdy(ready))
         links.append(link)
