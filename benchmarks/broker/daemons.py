@@ -11,6 +11,10 @@ import time
 import urllib.request
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from rig.nsqd import executable_of
+
 TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
 START_SECONDS_MAX = 60.0
 _OPS = re.compile(r"([\d.]+)ops/s")
@@ -24,18 +28,13 @@ def go_folder() -> Path:
     return Path(named)
 
 
-def own_folder() -> Path:
-    """Where ours is: beside the Python that runs, or where NSQ_OURS_BIN says."""
-    return Path(os.environ.get("NSQ_OURS_BIN") or Path(sys.executable).parent)
-
-
 class Nsqd:
     """A running nsqd on ports of its own, with a data path of its own."""
 
     def __init__(self, name: str, *flags: str) -> None:
         self.name = name
         self.folder = Path(tempfile.mkdtemp(prefix=f"bench-{name}-"))
-        self.binary = str((go_folder() if name == "go" else own_folder()) / "nsqd")
+        self.binary = str(executable_of(name))
         self._flags = flags
         self.start()
 

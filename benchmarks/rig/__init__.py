@@ -1,1 +1,1 @@
-"""What the benchmarks with Spark stand on: brokers of their own, and one Spark."""
+"""What benchmarks share: brokers of their own, and one Spark."""

@@ -179,6 +179,7 @@ def test_directories_can_be_changed_while_running(start_nsqd: StartNsqd) -> None
 def works_together(connect: Connect, daemon: Nsqd, lookupd: Nsqlookupd) -> None:
     """Registration, pre-made channels, deletion, and the end, through a real directory."""
     lookupd.post("/channel/create?topic=known&channel=channel")
+    wait_until(lambda: len(lookupd.get("/nodes")["producers"]) == 1)
     # Go's nsqd asks a lookupd for channels once it has heard from it, and registers topics after that.
     daemon.post("/topic/create?topic=early")
     wait_until(lambda: "early" in lookupd.get("/topics")["topics"])
