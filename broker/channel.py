@@ -136,9 +136,9 @@ class Channel:
         """Add to `consumers` (the limit of consumers is the server's to check)."""
         self.consumers.append(consumer)
         self.ranked = self.ranked or consumer.nearness.rank > 0
-        self._note_ready()
+        self.note_ready()
 
-    def _note_ready(self) -> None:
+    def note_ready(self) -> None:
         """If there is something to deliver, and somebody to deliver it to."""
         if self.depth and self.consumers and not self.paused:
             self._shared.ready[self] = None
@@ -392,7 +392,7 @@ class Channel:
             self._timers.pop()
         self._scheduled = self._timers[-1] if self._timers else NEVER
         if self._waits_since:
-            self._note_ready()
+            self.note_ready()
         ahead = self._shared.wall_ahead
         for entry in self._deferred.take_due(now + ahead, _AT_ONCE):
             self._requeue(entry.segment, entry.seq, entry.messages, entry.extra)
@@ -426,7 +426,7 @@ class Channel:
     def _set_paused(self, paused: bool, _now: int) -> None:
         self.paused = paused
         self.topic.metadata_changed()
-        self._note_ready()
+        self.note_ready()
         if not self._bounded:
             self._shared.save_metadata()
 

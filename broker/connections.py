@@ -84,20 +84,22 @@ class Connection:
 
     # Input
 
-    def _readable(self) -> None:
+    def _readable(self) -> bool:
+        """Whether there was something to read, be it the end."""
         buffer = self._connections.read_buffer
         try:
             data = bytes(buffer[: self._socket.recv_into(buffer)])
         except BlockingIOError:
-            return
+            return False
         except OSError as error:
             self._connections.log.debug("[%s] read failed - %s", self.session.remote_address, error)
             self.close()
-            return
+            return True
         if self._closes_at == NEVER:
             self._receive(data)
         elif not data:  # lingering: everything has been said, only the peer's end is waited for
             self.close()
+        return True
 
     def _receive(self, data: bytes | None) -> None:
         """None: go on with what has been read before."""
@@ -281,7 +283,7 @@ class Connection:
             if session.channel is not None and session.consumer is not None:
                 self._connections.turn.wake(session.channel, session.consumer)
 
-    # Time
+    # Time: a client is late that has said or taken nothing when it is looked at, not one whom we were late to look at.
 
     @property
     def deadline(self) -> int:
@@ -300,9 +302,14 @@ class Connection:
     def on_time(self, now: int) -> None:
         if now >= self._closes_at:
             self.close()
-        elif now >= self._stall_deadline:
+            return
+        if now >= self._stall_deadline:
+            self._writable()
+        if now >= self._stall_deadline:
             self._connections.log.error("[%s] - the client reads nothing, closing", self.session.remote_address)
             self.close()
+        elif self.session.is_overdue(now) and self._reading and self._readable():
+            self.session.be_patient(now)
         else:
             self.session.on_time(now)
             self._connections.turn.touch(self)

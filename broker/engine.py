@@ -201,6 +201,10 @@ class Engine:
         self._shared.ready = {}
         return list(ready)
 
+    def serve_first(self, channels: list[Channel]) -> None:
+        """They were taken as ready and have got nothing: they are the first to be taken next."""
+        self._shared.ready = dict.fromkeys(channels) | self._shared.ready
+
     def take_events(self) -> list[Event]:
         """Topics and channels that came or went since the last call, in order (loaded ones included)."""
         events = self._shared.events

@@ -245,7 +245,7 @@ class Session:
             self._fail(f"E_{word}_FAILED", f"{word} failed {os_error_text(failure[1])}")
         if self.output.unsettled:
             return False
-        self._be_patient(now)
+        self.be_patient(now)
         return True
 
     @property
@@ -279,7 +279,11 @@ class Session:
         """Whether the peer may be silent because of us: an answer is missing, or nobody hears what it says."""
         return bool(self.output.unsettled) or self.auth.question is not None or not self._is_heard
 
-    def _be_patient(self, now: int) -> None:
+    def is_overdue(self, now: int) -> bool:
+        """Whether the peer should have said something, or the rest of it, by now."""
+        return now >= self._read_deadline and not self._is_waited_for
+
+    def be_patient(self, now: int) -> None:
         """From now on the peer has its time to say something."""
         self._read_deadline = now + self._patience
 
@@ -289,14 +293,14 @@ class Session:
 
     def hear_again(self, now: int) -> None:
         self._is_heard = True
-        self._be_patient(now)
+        self.be_patient(now)
 
     def on_time(self, now: int) -> None:
         self._now = now
         if self._handshake_deadline != NEVER:  # nothing can be said before it is over
             if now >= self._handshake_deadline:
                 self._fail_wire("i/o timeout")
-        elif now >= self._read_deadline and not self._is_waited_for:
+        elif self.is_overdue(now):
             self.end_of_input(now)
         elif now >= self._heartbeat_at:
             self._heartbeat_at = now + self.identity.heartbeat_interval
@@ -306,7 +310,7 @@ class Session:
         interval = self.identity.heartbeat_interval
         self._heartbeat_at = self._now + interval if interval else NEVER
         self._patience = 2 * interval if interval else NEVER
-        self._be_patient(self._now)
+        self.be_patient(self._now)
         self.deadline_moved = True
 
     def disconnected(self, now: int) -> None:

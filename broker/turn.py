@@ -21,6 +21,9 @@ OUTPUT_SIZE_MAX: Final = 1024 * 1024
 # What is handed out beside what a client has left unread, together with that: who does not read at all would be given
 # more with each time-out of what it has.
 UNSENT_SIZE_MAX: Final = 64 * 1024
+# So long a turn hands out messages; to send them takes about as long again. Then others are heard: thousands of
+# consumers whose messages have timed out together would take seconds.
+_HANDING_OUT_NS: Final = 20_000_000
 
 
 class Sender(Protocol):
@@ -57,6 +60,8 @@ class Turn:
         self._waiting: list[tuple[Callable[[], bool], Event]] = []
         self._held: list[Sender] = []
         self._rotation = 0
+        self._late_at = 0  # when this turn has handed out for long enough
+        self._was_late = False
 
     def touch(self, sender: Sender) -> None:
         """Something was read from this connection, or it has something to say."""
@@ -124,19 +129,46 @@ class Turn:
         job = engine.next_sync(now)
         if job is not None:
             self._start_sync(job)
-        for channel in engine.take_ready():
-            self._pump(channel, channel.consumers, now)
-        if self._woken:
-            woken, self._woken = self._woken, {}
-            for channel, consumers in woken.items():
-                self._pump(channel, consumers, now)
+        self._hand_out(now)
+        if self._was_late:
+            self._scheduled = True  # who asks from here on: the timer does
         touched, self._touched = self._touched, []
         for sender in touched:
             sender.touched = False
             sender.flush(now)
         if self._waiting:
             self._release()
-        self._set_timer(engine.next_deadline(now))
+        if self._was_late:
+            # What is called back at the end of a turn may come before anybody is heard; a timer comes after.
+            self._scheduled = False
+            self._set_timer(now)
+        else:
+            self._set_timer(engine.next_deadline(now))
+
+    def _hand_out(self, now: int) -> None:
+        """To whom it can. Channels that are not reached are the first of the next turn."""
+        self._was_late = False
+        ready = self._engine.take_ready()
+        if not ready and not self._woken:
+            return
+        self._late_at = self._clock() + _HANDING_OUT_NS
+        for position, channel in enumerate(ready):
+            if self._is_late():
+                self._engine.serve_first(ready[position:])
+                break
+            self._pump(channel, channel.consumers, now)
+        if self._woken:
+            woken, self._woken = self._woken, {}
+            for channel, consumers in woken.items():
+                if self._is_late():
+                    channel.note_ready()
+                else:
+                    self._pump(channel, consumers, now)
+
+    def _is_late(self) -> bool:
+        if self._clock() >= self._late_at:
+            self._was_late = True
+        return self._was_late
 
     def _release(self) -> None:
         waiting, self._waiting = self._waiting, []
@@ -163,8 +195,15 @@ class Turn:
         while able and (depth := channel.depth) > 0:
             share = -(-depth // len(able))
             first = self._rotation % len(able)
-            # Who took nothing now cannot: it does not read.
-            able = _able([one for one in able[first:] + able[:first] if self._deliver(channel, one, now, share)])
+            served: list[Consumer] = []
+            for visited, one in enumerate(able[first:] + able[:first]):
+                if self._is_late():
+                    self._rotation += visited
+                    channel.note_ready()
+                    return
+                if self._deliver(channel, one, now, share):
+                    served.append(one)
+            able = _able(served)  # who took nothing now cannot: it does not read
 
     def _deliver(self, channel: Channel, consumer: Consumer, now: int, limit: int) -> int:
         room = min(consumer.ready_count - consumer.in_flight_count, limit)

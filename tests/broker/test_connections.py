@@ -12,7 +12,7 @@ from pyspark_nsq.broker.auth import AuthState, parse_answer
 from pyspark_nsq.broker.connections import Connection, Connections
 from pyspark_nsq.broker.timers import Timers
 from pyspark_nsq.broker.turn import UNSENT_SIZE_MAX
-from pyspark_nsq.proto.commands import MAGIC_V2, auth, identify, pub, rdy, sub
+from pyspark_nsq.proto.commands import MAGIC_V2, NOP, auth, identify, mpub, pub, rdy, sub
 from pyspark_nsq.proto.compression import Compressor, DeflateCompressor, SnappyCompressor
 from pyspark_nsq.proto.frames import RESPONSE, encode_frame
 
@@ -193,6 +193,50 @@ def test_what_has_come_of_a_client_that_is_closed_is_executed_no_further(bomber:
     bomber.connection.close()
     bomber.world.run()
     assert bomber.world.engine.topics["t"].message_count < 400
+
+
+def test_who_has_spoken_is_not_late_because_we_are_late_to_hear_it(make_peer: Callable[..., Peer]):
+    """As after a pause of the whole process: the loop calls back what is due before what has come."""
+    peer = make_peer()
+    peer.say(MAGIC_V2)
+    peer.client.sendall(NOP)
+    peer.wait(61 * SECOND)
+    assert peer.heard() != b""
+    peer.wait(57 * SECOND)
+    assert peer.heard() != b""
+    peer.wait(3 * SECOND)
+    assert peer.heard() == b""
+
+
+def test_a_large_command_that_we_read_slowly_has_its_time(make_peer: Callable[..., Peer]):
+    peer = make_peer()
+    whole = mpub("t", [bytes(50_000)] * 20)
+    peer.say(MAGIC_V2 + whole[:1000])
+    at = 1000
+    while at < len(whole):  # there is always something to read, and it is read twice a minute
+        at += peer.client.send(whole[at : at + 100_000])
+        peer.wait(61 * SECOND)
+        assert not peer.connection.session.finished
+    assert peer.world.engine.topics["t"].message_count == 20
+    peer.say(whole[:1000])
+    peer.wait(61 * SECOND)
+    assert b"E_BAD_MESSAGE MPUB failed to read message body" in peer.heard()
+
+
+def test_who_has_read_is_not_late_because_we_are_late_to_send_more(make_peer: Callable[..., Peer]):
+    peer = make_peer()
+    peer.say(MAGIC_V2 + identify({"heartbeat_interval": 30_000}) + sub("t", "c") + rdy(2500))
+    topic = peer.world.engine.topics["t"]
+    for is_read in (True, False):
+        while not peer.connection.unsent_size:
+            topic.publish([bytes(100_000)], peer.world.now)
+            peer.world.turn.take()
+        peer.client.sendall(NOP)
+        while is_read and peer.heard() != b"nothing":
+            pass
+        peer.world.now += 61 * SECOND
+        peer.timers.run(peer.world.now)
+        assert peer.connection.session.finished != is_read
 
 
 def test_what_has_closed_is_not_kept_until_it_would_have_been_due(make_peer: Callable[..., Peer]):

@@ -21,7 +21,7 @@ CLOSED = "closed"
 
 
 class World:
-    """One nsqd without sockets: the engine, a turn whenever it is asked for, a clock that stands still."""
+    """One nsqd without sockets: the engine, a turn whenever it is asked for, a clock of its own."""
 
     tls_context = None
     exiting = False
@@ -33,17 +33,26 @@ class World:
         )
         self.log = Logger("", write=lambda _: None)
         self.now = 1_700_000_000 * SECOND
+        self.look_takes = 0  # time that has gone by whenever the turn looks at the clock
+        self.timer_at = 0
         self.engine = Engine(EngineOptions(str(path), sync_every=options.sync_every), files or Files(), self.now)
         self.scheduled: list[Callable[[], None]] = []
         self.sync_jobs: list[object] = []
         self.turn = Turn(
             self.engine,
-            lambda: self.now,
+            self._look,
             self.scheduled.append,
             self.sync_jobs.append,
             self._start_topics,
-            lambda _: None,
+            self._set_timer,
         )
+
+    def _look(self) -> int:
+        self.now += self.look_takes
+        return self.now
+
+    def _set_timer(self, deadline: int) -> None:
+        self.timer_at = deadline
 
     def wake(self, channel: Channel, consumer: Consumer) -> None:
         self.turn.wake(channel, consumer)
