@@ -88,7 +88,8 @@ class Connection:
         """Whether there was something to read, be it the end."""
         buffer = self._connections.read_buffer
         try:
-            data = bytes(buffer[: self._socket.recv_into(buffer)])
+            size = self._socket.recv_into(buffer)
+            data = bytes(buffer[:size])  # mypyc calls twice what is called within a slice
         except BlockingIOError:
             return False
         except OSError as error:

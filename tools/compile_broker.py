@@ -16,11 +16,12 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 PACKAGE = "pyspark_nsq"
-# What a publish, a delivery and a FIN go through. Where gevent or sockets come in, there is little to win.
+# What a publish, a delivery and a FIN go through, from the loop's callback for a client's socket on.
 MODULES = (
-    *("broker/backlog", "broker/batch", "broker/channel", "broker/checksum", "broker/client_states", "broker/engine"),
-    *("broker/keeper", "broker/log", "broker/log_file", "broker/message_id", "broker/output", "broker/segment"),
-    *("broker/session", "broker/shared", "broker/store", "broker/sync", "broker/timers", "broker/topic", "broker/turn"),
+    *("broker/backlog", "broker/batch", "broker/channel", "broker/checksum", "broker/client_states"),
+    *("broker/connections", "broker/engine", "broker/keeper", "broker/log", "broker/log_file", "broker/message_id"),
+    *("broker/output", "broker/segment", "broker/session", "broker/shared", "broker/store", "broker/sync"),
+    *("broker/timers", "broker/topic", "broker/turn"),
     *("proto/commands", "proto/dpub", "proto/mpub", "proto/names", "proto/parser", "proto/pieces", "proto/runs"),
     "proto/uniform",
 )
