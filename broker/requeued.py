@@ -48,10 +48,10 @@ class Requeued:
         shadow of one, they are read from the log when it is their turn."""
         self.count += count
         self._pins.add(seq, count)
-        last = self._queue[-1] if self._queue else None
-        held = 0 if segment is None or (last is not None and last.segment is segment) else segment.nbytes
         if segment is not None and not segment.nbytes:
             segment = None
+        last = self._queue[-1] if self._queue else None
+        held = 0 if segment is None or (last is not None and last.segment is segment) else segment.nbytes
         if self._held + held > _HELD_BYTES_MAX and self._store.log is not None:
             segment, held = None, 0
         if last is not None and last.segment is segment and last.extra == extra and last.seq + last.count == seq:
