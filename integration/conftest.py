@@ -10,14 +10,11 @@ from pyspark.sql import SparkSession
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from rig.daemons import Daemon, Implementation, Lookupd, Nsqd
+from rig.daemons import Daemon, Implementation, Lookupd, Nsqd, own_brokers
 from rig.security import AuthServer, Certificates
 
 StartNsqd = Callable[..., Nsqd]
 StartLookupd = Callable[..., Lookupd]
-
-
-OURS = Implementation("ours", Path(sys.executable).parent)
 
 
 def go_implementation() -> Implementation:
@@ -38,13 +35,13 @@ def find_go() -> Callable[[], Implementation]:
 @pytest.fixture(scope="session", params=["go", "ours"], ids=["on-go", "on-ours"])
 def impl(request: pytest.FixtureRequest) -> Implementation:
     """Whose brokers the test runs against: it runs once against each."""
-    return OURS if request.param == "ours" else go_implementation()
+    return own_brokers() if request.param == "ours" else go_implementation()
 
 
 @pytest.fixture(scope="session")
 def makes() -> list[Implementation]:
     """Both at once, for tests whose cluster takes too long to start for one run against each."""
-    return [OURS, go_implementation()]
+    return [own_brokers(), go_implementation()]
 
 
 @pytest.fixture

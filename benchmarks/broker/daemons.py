@@ -13,19 +13,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from rig.nsqd import executable_of
+from rig.nsqd import folder_of
 
 TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
 START_SECONDS_MAX = 60.0
 _OPS = re.compile(r"([\d.]+)ops/s")
-
-
-def go_folder() -> Path:
-    """Where Go's nsqd and its benchmark programs are."""
-    named = os.environ.get("NSQ_GO_BIN")
-    if not named:
-        sys.exit("set NSQ_GO_BIN to a folder with Go's nsqd, bench_writer and bench_reader")
-    return Path(named)
 
 
 class Nsqd:
@@ -34,7 +26,7 @@ class Nsqd:
     def __init__(self, name: str, *flags: str) -> None:
         self.name = name
         self.folder = Path(tempfile.mkdtemp(prefix=f"bench-{name}-"))
-        self.binary = str(executable_of(name))
+        self.binary = str(folder_of(name) / "nsqd")
         self._flags = flags
         self.start()
 
@@ -127,7 +119,7 @@ def bench_writer(daemon: Nsqd, topic: str, batch: int, seconds: float, size: int
 
 
 def _ops(program: str, *flags: str) -> float:
-    done = subprocess.run([go_folder() / program, *flags], capture_output=True, text=True, check=False)
+    done = subprocess.run([folder_of("go") / program, *flags], capture_output=True, text=True, check=False)
     found = _OPS.search(done.stderr + done.stdout)
     if not found:
         sys.exit(f"{program} {' '.join(flags)} has failed:\n{done.stderr[-2000:]}")
@@ -144,7 +136,7 @@ def fill(daemon: Nsqd, topic: str, count: int, batch: int = 200) -> int:
 def start_reader(daemon: Nsqd, topic: str, channel: str, seconds: float) -> "subprocess.Popen[bytes]":
     """A bench_reader that runs on while something else is measured."""
     flags = [f"--nsqd-tcp-address={daemon.tcp}", f"--topic={topic}", f"--channel={channel}", f"--runfor={seconds}s"]
-    return subprocess.Popen([go_folder() / "bench_reader", *flags], stderr=subprocess.DEVNULL)
+    return subprocess.Popen([folder_of("go") / "bench_reader", *flags], stderr=subprocess.DEVNULL)
 
 
 def start_light_reader(daemon: Nsqd, topic: str, channels: list[str]) -> "subprocess.Popen[bytes]":

@@ -18,14 +18,17 @@ _FILL_MESSAGES = 5_000
 _LISTENING = re.compile(r"(TCP|HTTP): listening on (\S+)")
 
 
-def executable_of(make: str) -> Path:
-    """Where the nsqd of this make is."""
+def folder_of(make: str) -> Path:
+    """Where the nsqd of this make is, and Go's bench_writer and bench_reader."""
     if make == "ours":
-        return Path(os.environ.get("NSQ_OURS_BIN") or Path(sys.executable).parent) / "nsqd"
+        return Path(os.environ.get("NSQ_OURS_BIN") or Path(sys.executable).parent)
     folder = os.environ.get("NSQ_GO_BIN")
-    if folder is None:
-        raise SystemExit("set NSQ_GO_BIN to a folder with Go's nsqd, or choose --broker ours")
-    return Path(folder) / "nsqd"
+    if not folder:
+        raise SystemExit(
+            "set NSQ_GO_BIN to a folder with Go's nsqd, bench_writer and bench_reader, or choose ours alone where a "
+            "benchmark lets you (--broker ours, --only ours)"
+        )
+    return Path(folder)
 
 
 class Nsqd:
@@ -35,7 +38,7 @@ class Nsqd:
     """
 
     def __init__(self, make: str, messages_max: int) -> None:
-        executable = executable_of(make)
+        executable = folder_of(make) / "nsqd"
         self.folder = Path(tempfile.mkdtemp(prefix=f"bench-{make}-"))
         flags = ["-tcp-address=127.0.0.1:0", "-http-address=127.0.0.1:0", f"-data-path={self.folder}"]
         flags += [f"-mem-queue-size={messages_max}", "-broadcast-address=127.0.0.1"]

@@ -9,10 +9,10 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from rig.daemons import Implementation
+from rig.daemons import Implementation, own_brokers
 
 from faults.report import Row, append, write
-from faults.scenario import Context, Scenario, Skipped, end_in_order_when_asked, found, matching, own_brokers, run
+from faults.scenario import Context, Scenario, Skipped, end_in_order_when_asked, found, matching, run
 
 # None takes so long, however busy the machine is.
 _LIMIT_S = 3600.0

@@ -21,13 +21,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from rig.daemons import Implementation
+from rig.daemons import Implementation, own_brokers
 
 from faults.broker_client import Link, LostError, Message, connect
 from faults.broker_ledger import ChannelAccount, Ledger, body_of
 from faults.broker_victim import Victim
 from faults.report import Row, append
-from faults.scenario import Context, Scenario, own_brokers
+from faults.scenario import Context, Scenario
 from pyspark_nsq.proto import commands
 
 # nsqd notes FINs once a second, before it answers anything.

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from rig.daemons import Implementation
+from rig.daemons import Implementation, own_brokers
 
 from faults.report import FOLDER_VARIABLE, Row, append, write
-from faults.scenario import Context, Scenario, Skipped, matching, own_brokers, run
+from faults.scenario import Context, Scenario, Skipped, matching, run
 
 # A scenario that hangs is given up while there is time to tell so, and to end what it has started.
 LIMIT_S = 300.0

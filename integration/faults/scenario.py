@@ -8,7 +8,6 @@ several; an exception in it becomes a failed row.
 import contextlib
 import fnmatch
 import importlib
-import os
 import random
 import signal
 import sys
@@ -147,11 +146,6 @@ def _modules() -> Iterator[Any]:
     for path in sorted(Path(__file__).parent.glob("*.py")):
         if not path.stem.startswith(("test_", "_")) and "\nSCENARIOS" in path.read_text():
             yield importlib.import_module(f"faults.{path.stem}")
-
-
-def own_brokers() -> Implementation:
-    """Ours, beside the Python that runs, or in the folder that NSQ_OURS_BIN names."""
-    return Implementation("ours", Path(os.environ.get("NSQ_OURS_BIN") or Path(sys.executable).parent))
 
 
 def end_in_order_when_asked() -> None:

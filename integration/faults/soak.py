@@ -19,7 +19,7 @@ from http.client import HTTPException
 from pathlib import Path
 
 import psutil
-from rig.daemons import Implementation, Nsqd
+from rig.daemons import Implementation, Nsqd, own_brokers
 from rig.processes import kill
 
 from faults.cluster import SYNC_EACH, Cluster
@@ -28,7 +28,7 @@ from faults.proxy import FORGOTTEN, LATE, REFUSED, RESET, STALLED, Proxy, Rules
 from faults.queries import SINKS
 from faults.report import Row, append, write
 from faults.sampling import Sampler, table
-from faults.scenario import end_in_order_when_asked, own_brokers
+from faults.scenario import end_in_order_when_asked
 from faults.subject import Subject, check_gone, finish_all
 
 _LOOK_S = 0.2

@@ -6,12 +6,13 @@ import random
 from pathlib import Path
 
 import pytest
+from rig.daemons import own_brokers
 
 from faults.broker_client import connect
 from faults.broker_kills import VARIANTS, Subscriber, suffer
 from faults.broker_ledger import Ledger, body_of
 from faults.report import append
-from faults.scenario import Context, Scenario, own_brokers, run
+from faults.scenario import Context, Scenario, run
 from pyspark_nsq.proto.frames import ERROR, OK, RESPONSE, encode_frame, encode_message
 
 SEED = int(os.environ.get("NSQ_FAULTS_SEED", "20261118"))

@@ -17,11 +17,10 @@ from typing import Any
 import pytest
 import trustme
 from cryptography.hazmat.primitives import serialization
-from rig.daemons import Lookupd, Nsqd, wait_until
+from rig.daemons import Lookupd, Nsqd, own_brokers, wait_until
 from rig.ports import listening, wider_than_loopback
 from rig.security import AuthServer, Certificates
 
-from faults.scenario import own_brokers
 from pyspark_nsq.broker.auth import AuthQuestion
 from pyspark_nsq.broker.http_auth import HttpAuth
 from pyspark_nsq.broker.http_messages import Request

@@ -13,14 +13,13 @@ from typing import Any
 
 import psutil
 import pytest
-from rig.daemons import wait_until
+from rig.daemons import own_brokers, wait_until
 
 from faults import soak
 from faults.driver import DriverError
 from faults.proxy import Proxy
 from faults.report import Row
 from faults.sampling import LONG_RUN_S, WARM_UP_S, Growth, Sample, Sampler, slope_per_h, table
-from faults.scenario import own_brokers
 from pyspark_nsq.connector.settings import Address
 
 STEP_S = 5.0

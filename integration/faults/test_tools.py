@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 import pytest
-from rig.daemons import Implementation, Lookupd, Nsqd, wait_until
+from rig.daemons import Implementation, Lookupd, Nsqd, own_brokers, wait_until
 
 from faults import crash, lies, network
 from faults.crash import duplicates_allowed, named
@@ -25,7 +25,7 @@ from faults.held_source import PLANNER_NOTE
 from faults.lying_nsqd import SINK_LIES, SOURCE_LIES, Liar
 from faults.queries import FILES, NSQ, SINKS, TABLE, Order, insert_batch
 from faults.report import Row, append, load, merged, table, write
-from faults.scenario import Context, Scenario, Skipped, found, matching, own_brokers, run
+from faults.scenario import Context, Scenario, Skipped, found, matching, run
 from faults.sinks import committed_files
 from faults.subject import Subject, finish_all
 from faults.victims import DRIVER, NSQDS, PLANNER, RECEIVER, VICTIMS, WORKER

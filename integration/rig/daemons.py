@@ -1,8 +1,10 @@
 """Real nsqds and nsqlookupds, of Go's make or ours, on ports that the system chose."""
 
 import json
+import os
 import re
 import subprocess
+import sys
 import threading
 import time
 import urllib.error
@@ -27,6 +29,11 @@ class Implementation(NamedTuple):
 
     name: str
     folder: Path
+
+
+def own_brokers() -> Implementation:
+    """Ours, beside the Python that runs, or in the folder that NSQ_OURS_BIN names."""
+    return Implementation("ours", Path(os.environ.get("NSQ_OURS_BIN") or Path(sys.executable).parent))
 
 
 class Daemon:

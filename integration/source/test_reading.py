@@ -1,7 +1,6 @@
 """What a query gets, and what nsqd sees of it: everything once, finished when it is committed, given back at a stop."""
 
 import json
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -10,7 +9,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQueryException
-from rig.daemons import Daemon, Implementation, Lookupd, Nsqd, wait_until
+from rig.daemons import Daemon, Lookupd, Nsqd, own_brokers, wait_until
 from rig.reading import HangingBatch, Reading, numbered, wait_settled
 
 from pyspark_nsq.metrics import NsqMetrics, SourceMetrics
@@ -167,7 +166,7 @@ def test_a_stop_between_two_triggers_gives_the_last_batch_back_although_it_is_co
 ) -> None:
     """With a trigger of processing time the source learns of a commit only at the next trigger."""
     # It is Spark's doing: one make of nsqd is enough.
-    nsqd = Nsqd(Implementation("ours", Path(sys.executable).parent), tmp_path / "nsqd")
+    nsqd = Nsqd(own_brokers(), tmp_path / "nsqd")
     daemons.append(nsqd)
     nsqd.make_channel(topic, "c")
     published = Counter(numbered(0, 50))
