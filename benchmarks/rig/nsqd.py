@@ -25,8 +25,8 @@ def folder_of(make: str) -> Path:
     folder = os.environ.get("NSQ_GO_BIN")
     if not folder:
         raise SystemExit(
-            "set NSQ_GO_BIN to a folder with Go's nsqd, bench_writer and bench_reader, or choose ours alone where a "
-            "benchmark lets you (--broker ours, --only ours)"
+            "set NSQ_GO_BIN to a folder with Go's nsqd, bench_writer and bench_reader; a benchmark with --broker needs "
+            "none for --broker ours"
         )
     return Path(folder)
 
