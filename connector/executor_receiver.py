@@ -5,6 +5,7 @@ It ends when its session does: its driver says stop, or is silent for a lease; o
 
 import json
 import os
+import signal
 import sys
 from typing import Any, Final
 
@@ -26,9 +27,11 @@ def _work(told: dict[str, Any]) -> None:
     from pyspark_nsq.connector.executors import way_from
     from pyspark_nsq.connector.hosted import HostedReceiver
     from pyspark_nsq.connector.receiver_setup import set_up_process
+    from pyspark_nsq.connector.stop_signal import StopSignal
 
     set_up_process("INFO")
-    HostedReceiver(way_from(told["way"]), Path(told["folder"])).run(_LOOK_S)
+    with StopSignal(signal.SIGTERM) as stopping:
+        HostedReceiver(way_from(told["way"]), Path(told["folder"]), stopping).run(_LOOK_S)
     # Threads that still connect somewhere would keep the process for their time-out.
     os._exit(0)
 

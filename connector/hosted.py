@@ -3,9 +3,7 @@
 import logging
 import secrets
 import shutil
-import signal
 import socket
-import threading
 import time
 from pathlib import Path
 from typing import Final
@@ -19,6 +17,7 @@ from pyspark_nsq.connector.folders import new_socket, sweep
 from pyspark_nsq.connector.hosts import address_in, address_toward, identity_of
 from pyspark_nsq.connector.receiver_host import HostService
 from pyspark_nsq.connector.settings import Address
+from pyspark_nsq.connector.stop_signal import StopSignal
 from pyspark_nsq.connector.ways import Way
 from pyspark_nsq.proto import receiver_pb2_grpc
 
@@ -32,18 +31,17 @@ _STALE_S: Final = 60.0
 
 
 class HostedReceiver:
-    def __init__(self, way: Way, folder: Path) -> None:
+    def __init__(self, way: Way, folder: Path, stopping: StopSignal) -> None:
         assert way.starting
         self._way = way
         self._starting = way.starting
         self._folder = folder
-        self._stopping = threading.Event()
+        self._stopping = stopping
         self._socket = new_socket(folder)
         self._service = HostService(way.token, self._socket)
 
     def run(self, look_s: float) -> None:
         """Serve until there is nobody to serve, and leave nothing behind."""
-        signal.signal(signal.SIGTERM, lambda _signal, _frame: self._stopping.set())
         server = make_server(_THREADS_MAX)
         try:
             sweep(self._folder.parent, folder_prefix(), _STALE_S, self._folder)
@@ -76,7 +74,7 @@ class HostedReceiver:
     def _register(self, address: str) -> bool:
         instance = secrets.token_hex(8)
         deadline = time.monotonic() + self._starting.lease_s
-        while not self._stopping.is_set():
+        while not self._stopping.wait(0):
             try:
                 return register(self._way, identity_of(self._folder), address, instance)
             except grpc.RpcError as error:

@@ -8,7 +8,6 @@ import logging
 import os
 import signal
 import sys
-import threading
 from typing import Final
 
 from pyspark_nsq.connector.channels import ListenError, listen, make_server
@@ -20,6 +19,7 @@ from pyspark_nsq.connector.receiver_options import read_token
 from pyspark_nsq.connector.receiver_setup import set_up_process
 from pyspark_nsq.connector.receiver_tls import ReceiverTls, read_file
 from pyspark_nsq.connector.settings import Address
+from pyspark_nsq.connector.stop_signal import StopSignal
 from pyspark_nsq.proto import receiver_pb2_grpc
 
 log = logging.getLogger(__name__)
@@ -74,11 +74,8 @@ def _tls(told: argparse.Namespace) -> ReceiverTls | None:
 
 
 def _serve(address: Address, token: str, tls: ReceiverTls | None) -> None:
-    stopping = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda _signal, _frame: stopping.set())
-    # Private: what goes over its socket is not encrypted.
-    with locked_folder(_FOLDER_PREFIX) as folder:
+    # The folder is private: what goes over its socket is not encrypted.
+    with StopSignal(signal.SIGTERM, signal.SIGINT) as stopping, locked_folder(_FOLDER_PREFIX) as folder:
         socket = new_socket(folder)
         service = HostService(token, socket)
         server = make_server(_THREADS_MAX)

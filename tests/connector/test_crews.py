@@ -30,6 +30,7 @@ from pyspark_nsq.connector.receiver import Setup
 from pyspark_nsq.connector.receiver_process import ReceiverProcess
 from pyspark_nsq.connector.settings import ConnectionSettings
 from pyspark_nsq.connector.source_state import Limits
+from pyspark_nsq.connector.stop_signal import StopSignal
 from pyspark_nsq.proto import receiver_pb2 as pb
 from pyspark_nsq.proto import receiver_pb2_grpc
 
@@ -244,8 +245,6 @@ def test_an_executor_s_host_without_a_free_port_tells_the_driver(
     monkeypatch: pytest.MonkeyPatch, taken: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(hosted, "PORTS_S", 0.0)
-    # It would be the test's own process that no longer ends.
-    monkeypatch.setattr(signal, "signal", lambda *_: None)
     monkeypatch.setattr("pyspark_nsq.connector.fleet._ROUND_PAUSE_S", 0.0)
     texts = {"receivers": "executors", "receiverHost": "127.0.0.1"}
     crew = RemoteCrew(parse_source_options(OPTIONS | texts), QUERY, nothing, nothing, nothing)
@@ -257,7 +256,8 @@ def test_an_executor_s_host_without_a_free_port_tells_the_driver(
         crew.new_round(lambda: True)
         folder = tmp_path / "receiver"
         make_private(folder)
-        HostedReceiver(way, folder).run(0.01)
+        with StopSignal() as stopping:
+            HostedReceiver(way, folder, stopping).run(0.01)
         assert not folder.exists()
     words = f"{socket.gethostname()}: options receiverPorts and receiverHost: cannot listen at 127.0.0.1:{taken}"
     assert words in str(crew.failure)
