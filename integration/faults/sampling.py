@@ -12,7 +12,7 @@ import psutil
 
 # What a process takes in its first time is its start, not growth.
 WARM_UP_S = 90.0
-# Growth over all the time that a role was observed, in its processes one after the other, that is no noise.
+# Growth over all the time that a role was observed, in one process or several one after the other, that is no noise.
 _MEMORY_GROWTH_MAX_MIB = 16.0
 _MEMORY_GROWTH_MAX_PART = 0.1
 _FILES_GROWTH_MAX = 10.0
@@ -33,7 +33,8 @@ class Sample(NamedTuple):
 @dataclass(frozen=True)
 class Growth:
     """Of all processes of a role: slopes are per hour, within each process, after its warm-up; ``observed_s`` is the
-    time of them all."""
+    time in which there was one. That of several at once counts once: what happens to all of them at a moment, as when
+    an nsqd comes back with what has piled up, would else count for as many rises as there are processes."""
 
     role: str
     processes: int
@@ -100,8 +101,17 @@ def _growth(role: str, by_pid: Mapping[int, list[Sample]]) -> Growth:
         slope_per_h([[(sample.at_s, sample.memory_mib) for sample in each] for each in by_pid.values()]),
         _mean(sample.files for sample in samples),
         slope_per_h([[(sample.at_s, sample.files) for sample in each] for each in by_pid.values()]),
-        sum(each[-1].at_s - each[0].at_s for each in by_pid.values()),
+        _covered_s((each[0].at_s, each[-1].at_s) for each in by_pid.values()),
     )
+
+
+def _covered_s(spans: Iterable[tuple[float, float]]) -> float:
+    """The time that is in one of them, or in several."""
+    covered = reached = 0.0
+    for first, last in sorted(spans):
+        covered += max(0.0, last - max(first, reached))
+        reached = max(reached, last)
+    return covered
 
 
 def slope_per_h(series: Iterable[list[tuple[float, float]]]) -> float:

@@ -27,14 +27,14 @@ MINUTE_S = 60.0
 MemoryAt = Callable[[float], float]
 
 
-def sampled(lives_s: Sequence[float], memory_at: MemoryAt, files: int = 20) -> Sampler:
-    """One process after the other, whose memory depends on its age."""
+def sampled(lives_s: Sequence[float], memory_at: MemoryAt, files: int = 20, at_once: bool = False) -> Sampler:
+    """One process after the other, or all of them at once, whose memory depends on their age."""
     sampler, at_s = Sampler(), 0.0
     for pid, life_s in enumerate(lives_s):
         for step in range(int(life_s / STEP_S) + 1):
             age_s = step * STEP_S
             sampler.samples.append(Sample(at_s + age_s, "receiver", pid, age_s, memory_at(age_s), files))
-        at_s += life_s
+        at_s += 0.0 if at_once else life_s
     return sampler
 
 
@@ -62,6 +62,29 @@ def test_a_leak_is_found_in_processes_of_which_none_lives_long() -> None:
     growth = growth_of(sampled([WARM_UP_S + MINUTE_S] * 15, leaky))
     assert growth.observed_s == 15 * MINUTE_S
     assert growth.complaint(LONG_RUN_S) == "the memory of receiver grows by 180 MiB an hour"
+
+
+def test_a_leak_is_found_in_processes_side_by_side() -> None:
+    growth = growth_of(sampled([20 * MINUTE_S] * 3, leaky, at_once=True))
+    assert growth.observed_s == 20 * MINUTE_S - WARM_UP_S
+    assert growth.complaint(LONG_RUN_S) == "the memory of receiver grows by 180 MiB an hour"
+
+
+def test_a_rise_that_all_processes_share_counts_once() -> None:
+    def rise(age_s: float) -> float:
+        return 100.0 + 8 * (age_s > 10 * MINUTE_S)
+
+    alone = growth_of(sampled([20 * MINUTE_S], rise))
+    together = growth_of(sampled([20 * MINUTE_S] * 9, rise, at_once=True))
+    assert together.observed_s == alone.observed_s
+    assert together.complaint(LONG_RUN_S) == alone.complaint(LONG_RUN_S) == ""
+
+
+def test_time_without_a_process_is_not_observed() -> None:
+    sampler = sampled([WARM_UP_S + MINUTE_S] * 2, steady)
+    later = [sample._replace(at_s=sample.at_s + 3600) if sample.pid else sample for sample in sampler.samples]
+    sampler.samples = later
+    assert growth_of(sampler).observed_s == 2 * MINUTE_S
 
 
 def test_a_leak_of_file_descriptors_is_found() -> None:
