@@ -379,7 +379,7 @@ def test_a_termination_in_the_middle_of_a_stop_leaves_it_alone() -> None:
 # A reader's process as Spark starts it, with a coordinator that only says what is asked of it.
 # The signal may come while "start" is being written, where print would refuse to write in between.
 READER = f"""
-import os, signal
+import os, time
 from pyspark_nsq.connector import coordinator
 from pyspark_nsq.connector.options import parse_source_options
 from pyspark_nsq.connector.schema import DEFAULT_SCHEMA
@@ -393,7 +393,8 @@ class Telling:
 coordinator.Coordinator = Telling
 NsqStreamReader(parse_source_options({OPTIONS!r}), DEFAULT_SCHEMA)._started()
 while True:
-    signal.pause()
+    # Not signal.pause(), which a signal that comes just before does not end.
+    time.sleep(0.01)
 """
 
 
