@@ -7,6 +7,7 @@ import sys
 import tempfile
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,8 @@ runtime = "runc"
 [network]
 network_backend = "netavark"
 """
+# Where podman's name server notes its process id, for all stores of a machine.
+RESOLVER = Path("/run/containers/networks/aardvark-dns/aardvark.pid")
 
 
 class Podman:
@@ -74,6 +77,18 @@ def cannot(reason: str) -> None:
     pytest.skip(f"no image can be built here: {reason}")
 
 
+def forget_dead_resolver() -> None:
+    """One that was killed, as by whoever interrupted a run, leaves its note. Podman would take whoever has that process
+    id by now for it, and send a signal: a thread's is enough, and ends Spark's Java."""
+    with suppress(FileNotFoundError):
+        pid = RESOLVER.read_text().strip()
+        is_alive = False
+        with suppress(OSError):
+            is_alive = Path(f"/proc/{pid}/comm").read_text() == "aardvark-dns\n"
+        if not is_alive:
+            RESOLVER.unlink()
+
+
 @pytest.fixture(scope="session")
 def podman(root: Path) -> Iterator[Podman]:
     missing = [name for name in NEEDED if shutil.which(name) is None]
@@ -85,6 +100,7 @@ def podman(root: Path) -> Iterator[Podman]:
     base = subprocess.run([root / "tools" / "container-base"], capture_output=True, text=True)
     if base.returncode != 0:
         cannot(f"the base image could not be made:\n{base.stderr}")
+    forget_dead_resolver()
     podman = Podman(Path(tempfile.mkdtemp(prefix="nsq-container-", dir="/var/tmp")))
     try:
         podman("import", "--quiet", base.stdout.strip(), "python:3.11-slim")
