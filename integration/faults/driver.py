@@ -61,6 +61,8 @@ class Driver:
                 cwd=folder,
                 env={**os.environ, "PYTHONPATH": integration, **_submit_arguments(java_options)},
             )
+        # Not only its id, which somebody else may have once it has ended.
+        self._root = psutil.Process(self._process.pid)
         self._application = "none"
         self._orphans: list[psutil.Process] = []
         self._answers: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
@@ -117,7 +119,7 @@ class Driver:
 
     def descendants(self) -> list[psutil.Process]:
         try:
-            return [psutil.Process(self._process.pid), *psutil.Process(self._process.pid).children(recursive=True)]
+            return [self._root, *self._root.children(recursive=True)]
         except psutil.NoSuchProcess:
             return []
 

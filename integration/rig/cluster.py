@@ -144,7 +144,7 @@ class Driver:
 
     def kill(self) -> None:
         """All of it at once, without a warning: Python, Spark and the source's planner."""
-        with suppress(psutil.NoSuchProcess):
+        if self.process.poll() is None:
             process = psutil.Process(self.process.pid)
             for each in (process, *process.children(recursive=True)):
                 with suppress(psutil.NoSuchProcess):
