@@ -115,10 +115,11 @@ def test_time_out_of_the_broker_counts_where_the_client_names_none(connect: Conn
     daemon = module_nsqd("--msg-timeout=1s", ripe=1)
     topic = daemon.take_ripe()
     conn = connect(daemon)
+    start = time.monotonic()
     conn.publish(topic, b"body")
     conn.subscribe(topic, "ch", ready=1)
-    first = conn.message()
-    assert conn.message().arrived - first.arrived >= 1 - 2 * EARLY_SECONDS
+    conn.message()
+    assert conn.message().arrived - start >= 1 - 2 * EARLY_SECONDS
 
 
 @pytest.mark.known_defect("D11")
@@ -178,6 +179,7 @@ def test_messages_of_a_consumer_that_went_away_come_again_after_their_time_out(
 ) -> None:
     gone, next_one = connect(), connect()
     consumer(gone, ripe_topic, "ch")
+    start = time.monotonic()
     gone.publish(ripe_topic, b"body")
     first = gone.message()
     gone.close()
@@ -186,7 +188,7 @@ def test_messages_of_a_consumer_that_went_away_come_again_after_their_time_out(
     consumer(next_one, ripe_topic, "ch")
     again = next_one.message()
     assert (again.id, again.attempts) == (first.id, 2)
-    assert again.arrived - first.arrived >= 1 - 2 * EARLY_SECONDS
+    assert again.arrived - start >= 1 - 2 * EARLY_SECONDS
 
 
 # case 60
@@ -194,6 +196,7 @@ def test_touch_extends_up_to_the_broker_s_limit(connect: Connect, module_nsqd: M
     daemon = module_nsqd("--max-msg-timeout=3s", ripe=1)
     topic = daemon.take_ripe()
     conn = consumer(connect(daemon), topic, "ch")
+    start = time.monotonic()
     conn.publish(topic, b"body")
     first = conn.message()
     again: list[Message] = []
@@ -207,7 +210,7 @@ def test_touch_extends_up_to_the_broker_s_limit(connect: Connect, module_nsqd: M
 
     wait_until(touch_until_it_comes_again)
     assert again[0].attempts == 2
-    assert again[0].arrived - first.arrived >= 3 - 2 * EARLY_SECONDS
+    assert again[0].arrived - start >= 3 - 2 * EARLY_SECONDS
 
 
 # case 61

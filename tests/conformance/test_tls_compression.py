@@ -335,9 +335,9 @@ def test_garbage_instead_of_tls_is_answered_in_clear(connect: Connect, secure: N
 # case 46
 def test_silence_instead_of_tls_is_given_up_after_5_s(connect: Connect, secure: Nsqd) -> None:
     conn = connect(secure)
+    start = time.monotonic()
     conn.identify(tls_v1=True)
     conn.raw.clear()
-    start = time.monotonic()
     while_open(conn)
     assert b"E_IDENTIFY_FAILED IDENTIFY failed " in conn.raw
     assert time.monotonic() - start >= 4.9
