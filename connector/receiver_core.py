@@ -107,12 +107,11 @@ class ReceiverCore:
                 missing += [state.source] * count
         return missing
 
-    def connected(self, source: Source, facts: ServerFacts, now: float) -> Connection:
+    def connected(self, source: Source, facts: ServerFacts) -> Connection:
         state = self._state(source)
         connection = Connection(source, facts, self._limits.channel, self._limits.frame_size_max)
         state.opening -= 1
         state.connections.append(connection)
-        state.redeliveries.connected(now)
         return connection
 
     def connect_failed(self, source: Source, now: float, refusal: str = "") -> int:
@@ -447,8 +446,8 @@ class ReceiverCore:
         """Drop what is no longer needed of sources and messages that are gone."""
         in_lane = {chunk.source for chunk in self.lane}
         for state in list(self.sources.values()):
-            timeout_s = max((c.max_msg_timeout_s for c in state.connections), default=math.inf)
-            state.redeliveries.forget(now, timeout_s + _FORGET_MARGIN_S)
+            timeout_s = max((c.max_msg_timeout_s for c in state.usable), default=math.inf)
+            state.redeliveries.forget(now, timeout_s + _FORGET_MARGIN_S, bool(state.usable))
             state.fin_index = None
             is_gone = not (state.assigned or state.opening or state.connections or state.source in in_lane)
             if is_gone and now - state.lost_at > _GONE_S:

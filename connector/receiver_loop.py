@@ -238,7 +238,7 @@ class ReceiverLoop:
             stream.close()
             return
         self._begin(waiting)
-        connection = self._core.connected(source, stream.facts, now)
+        connection = self._core.connected(source, stream.facts)
         link = self._links[connection] = _Link(connection, stream, now)
         self._selector.register(stream, selectors.EVENT_READ, link)
         self._pending.add(link)

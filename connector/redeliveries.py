@@ -1,7 +1,8 @@
 """Messages of one source that nsqd may deliver again although this receiver has, or had, them."""
 
+import math
 from collections.abc import Container, Iterable, Iterator
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Final
 
 import numpy as np
@@ -13,6 +14,8 @@ from pyspark_nsq.proto.frames import MESSAGE_ID_SIZE
 
 # Ids of committed messages to remember, some 100 bytes each.
 COMMITTED_MAX: Final = 1_000_000
+# A longer time in which nobody looked counts for no more: this process stood still.
+_LOOK_S_MAX: Final = 1.0
 
 
 def id_column(messages: pa.RecordBatch) -> memoryview:
@@ -50,8 +53,11 @@ class Redeliveries:
 
     def __init__(self) -> None:
         self.held: dict[bytes, int] = {}
-        self._committed: dict[bytes, None] = {}
-        self._committed_at = 0.0
+        # Since when, by a clock that stands still while nsqd is not there to deliver them; the oldest come first.
+        self._committed: dict[bytes, float] = {}
+        self._oldest_s = math.inf
+        self._absent_s = 0.0
+        self._looked_at = math.inf
 
     def __bool__(self) -> bool:
         return bool(self.held or self._committed)
@@ -67,21 +73,26 @@ class Redeliveries:
 
     def commit(self, ids: bytes | memoryview | Iterable[bytes], now: float) -> None:
         """These are done, but nsqd may not know."""
-        new = split_ids(ids) if isinstance(ids, bytes | memoryview) else ids
-        self._committed.update(dict.fromkeys(new))
-        self._committed_at = now
+        clock_s = now - self._absent_s
+        for message_id in split_ids(ids) if isinstance(ids, bytes | memoryview) else ids:
+            self._committed.pop(message_id, None)
+            self._committed[message_id] = clock_s
         if (excess := len(self._committed) - COMMITTED_MAX) > 0:
-            for message_id in list(islice(self._committed, excess)):
-                del self._committed[message_id]
+            self._drop(list(islice(self._committed, excess)))
+        self._oldest_s = min(self._oldest_s, clock_s)
 
-    def connected(self, now: float) -> None:
-        """What was committed may come from now on."""
-        self._committed_at = now
+    def forget(self, now: float, after_s: float, is_there: bool) -> None:
+        """Let go of the committed that nsqd, which is there now or not, could have delivered for so long."""
+        self._absent_s += max(0.0, now - self._looked_at - (_LOOK_S_MAX if is_there else 0.0))
+        self._looked_at = now
+        end_s = now - self._absent_s - after_s
+        if self._oldest_s < end_s:
+            self._drop([each for each, _ in takewhile(lambda item: item[1] < end_s, self._committed.items())])
 
-    def forget(self, now: float, after_s: float) -> None:
-        """Let go of the committed if for so long nothing was added and nsqd was there to deliver them."""
-        if self._committed and now - self._committed_at > after_s:
-            self._committed = {}
+    def _drop(self, ids: list[bytes]) -> None:
+        for message_id in ids:
+            del self._committed[message_id]
+        self._oldest_s = next(iter(self._committed.values()), math.inf)
 
     def sort_out(self, ids: bytes | memoryview) -> tuple[npt.NDArray[np.bool_], list[tuple[bytes, int]], list[bytes]]:
         """Of messages that arrive: which are new, which are held and where, which are committed."""

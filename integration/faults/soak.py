@@ -38,6 +38,9 @@ _CALM_PART = 1 / 3
 _DRIVER_CHANCE = 0.3
 # A heap that has its size, and all its memory, from the start: what grows then is no heap, and one that leaks is full.
 _JAVA_OPTIONS = "-Xms1g -XX:+AlwaysPreTouch"
+# Receivers remember for a minute more than this what nsqd may deliver again when a connection has broken. With nsqd's
+# default that is as long as a run takes, and breaks come so often that they would have more to remember to its end.
+_MAX_MSG_TIMEOUT = "-max-msg-timeout=1m"
 _PUBLISH_S = 0.5
 _PORTION = 25
 _HEAL_S = (0.5, 6.0)
@@ -327,7 +330,7 @@ def main() -> int:
     print(f"seed {options.seed}, {options.minutes:g} minutes, report in {options.report}", flush=True)
     with (
         tempfile.TemporaryDirectory(prefix="nsq-soak-") as place,
-        Cluster(impl, Path(place), options.seed, flags=[SYNC_EACH]) as cluster,
+        Cluster(impl, Path(place), options.seed, flags=[SYNC_EACH, _MAX_MSG_TIMEOUT]) as cluster,
     ):
         soak = Soak(cluster, Path(place), options.seed)
         began = time.monotonic()

@@ -58,7 +58,7 @@ def frames(data: bytes) -> None:
         return
     core = _core("dead" if data[0] & 4 else None)
     core.to_connect(0.0)
-    connection = core.connected(_SOURCE, _FACTS, 0.0)
+    connection = core.connected(_SOURCE, _FACTS)
     now = 0.0
     try:
         core.received(connection, encode_frame(RESPONSE, OK), now)
@@ -200,7 +200,7 @@ def receiver_calls(data: bytes) -> None:
         return
     core = _core()
     core.to_connect(0.0)
-    connection = core.connected(_SOURCE, _FACTS, 0.0)
+    connection = core.connected(_SOURCE, _FACTS)
     core.received(connection, encode_frame(RESPONSE, OK), 0.0)
     core.tick(1.0)
     core.received(connection, b"".join(encode_message(1, 1, b"%016d" % at, b"body") for at in range(10)), 1.0)

@@ -89,8 +89,8 @@ class ModelNsqd:
         self.queue.extend(Message(message_id, bytes(size) or b"body of " + message_id) for message_id in ids)
         return ids
 
-    def connect(self, core: ReceiverCore, now: float) -> Connection:
-        connection = core.connected(self.source, self.facts, now)
+    def connect(self, core: ReceiverCore) -> Connection:
+        connection = core.connected(self.source, self.facts)
         self.clients[connection] = Client(CommandParser(parser.Limits(rdy_count_max=self.facts.max_rdy_count)), core)
         return connection
 
@@ -225,7 +225,7 @@ def step(core: ReceiverCore, nsqds: Sequence[ModelNsqd], now: float) -> None:
         nsqd.expire(now)
     core.tick(now)
     for source in core.to_connect(now):
-        next(nsqd for nsqd in nsqds if nsqd.source == source).connect(core, now)
+        next(nsqd for nsqd in nsqds if nsqd.source == source).connect(core)
     for nsqd in nsqds:
         nsqd.exchange(core, now)
 

@@ -1,0 +1,70 @@
+"""For how long a receiver knows again what it has finished."""
+
+import pytest
+
+from pyspark_nsq.connector.redeliveries import Redeliveries
+
+AFTER_S = 100.0
+
+
+def ids(*numbers: int) -> bytes:
+    return b"".join(b"%016d" % number for number in numbers)
+
+
+def known(redeliveries: Redeliveries, *numbers: int) -> list[int]:
+    """Which of them are known to be committed; once told, they are not any more."""
+    _, _, committed = redeliveries.sort_out(ids(*numbers))
+    return [int(message_id) for message_id in committed]
+
+
+def pass_time(redeliveries: Redeliveries, first_s: int, end_s: int, is_there: bool = True) -> None:
+    for now in range(first_s, end_s):
+        redeliveries.forget(float(now), AFTER_S, is_there)
+
+
+def test_each_is_forgotten_in_its_time_whatever_else_is_committed() -> None:
+    redeliveries = Redeliveries()
+    for now in range(0, 300, 10):
+        redeliveries.commit(ids(now), float(now))
+        pass_time(redeliveries, now, now + 10)
+    assert known(redeliveries, *range(0, 300, 10)) == list(range(200, 300, 10))
+    redeliveries.commit(ids(1), 300.0)
+    assert redeliveries
+    pass_time(redeliveries, 300, 402)
+    assert not redeliveries
+
+
+def test_what_is_committed_once_more_is_known_from_then_on() -> None:
+    redeliveries = Redeliveries()
+    for now in (0, 50):
+        redeliveries.commit(ids(1, 2), float(now))
+        pass_time(redeliveries, now, now + 50)
+    pass_time(redeliveries, 100, 140)
+    assert known(redeliveries, 1, 2) == [1, 2]
+
+
+def test_a_time_without_nsqd_does_not_count() -> None:
+    redeliveries = Redeliveries()
+    pass_time(redeliveries, 0, 10)
+    redeliveries.commit(ids(1, 2), 10.0)
+    pass_time(redeliveries, 10, 1000, is_there=False)
+    pass_time(redeliveries, 1000, 1090)
+    assert known(redeliveries, 1) == [1]
+    pass_time(redeliveries, 1090, 1110)
+    assert known(redeliveries, 2) == []
+
+
+def test_nor_does_one_in_which_the_process_stood_still() -> None:
+    redeliveries = Redeliveries()
+    pass_time(redeliveries, 0, 10)
+    redeliveries.commit(ids(1), 10.0)
+    pass_time(redeliveries, 10_000, 10_090)
+    assert known(redeliveries, 1) == [1]
+
+
+def test_beyond_the_limit_the_oldest_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pyspark_nsq.connector.redeliveries.COMMITTED_MAX", 3)
+    redeliveries = Redeliveries()
+    redeliveries.commit(ids(1, 2), 0.0)
+    redeliveries.commit(ids(3, 4, 5), 1.0)
+    assert known(redeliveries, 1, 2, 3, 4, 5) == [3, 4, 5]
