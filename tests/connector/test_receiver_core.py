@@ -281,23 +281,6 @@ def test_fins_are_looked_up_also_where_more_come_meanwhile() -> None:
     assert state.fin_index is None
 
 
-def test_finished_messages_are_forgotten_though_connections_keep_breaking() -> None:
-    nsqd = ModelNsqd(timeout_s=10, timeout_s_max=30)
-    core = started(nsqd)
-    finished: list[bytes] = []
-    for second in range(300):
-        if second % 20 == 0:
-            lose(core, nsqd, connection_of(nsqd), float(second))
-        finished += nsqd.publish(1)
-        run(core, nsqd, second + 0.5)
-        core.finish(core.lane.end, second + 0.5)
-    assert nsqd.finished == Counter(finished[:-1])
-    # nsqd can deliver them again for half a minute, and the receiver allows for a minute more.
-    _, known = core.judge(nsqd.source, b"".join(finished))
-    assert known == b"".join(finished[-len(known) // 16 :])
-    assert 90 <= len(known) // 16 <= 90 + 20 + 1
-
-
 def test_many_connections_remember_fewer_fins_each(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pyspark_nsq.connector.memory._RECENT_FINS_MAX", 100)
     nsqds = [ModelNsqd(port=port, rdy_max=2) for port in range(1, 6)]

@@ -1,6 +1,9 @@
 """For how long a receiver knows again what it has finished."""
 
+from collections import Counter
+
 import pytest
+from model_nsqd import ModelNsqd, connection_of, lose, run, started
 
 from pyspark_nsq.connector.redeliveries import Redeliveries
 
@@ -68,3 +71,20 @@ def test_beyond_the_limit_the_oldest_are_forgotten(monkeypatch: pytest.MonkeyPat
     redeliveries.commit(ids(1, 2), 0.0)
     redeliveries.commit(ids(3, 4, 5), 1.0)
     assert known(redeliveries, 1, 2, 3, 4, 5) == [3, 4, 5]
+
+
+def test_finished_messages_are_forgotten_though_connections_keep_breaking() -> None:
+    nsqd = ModelNsqd(timeout_s=10, timeout_s_max=30)
+    core = started(nsqd)
+    finished: list[bytes] = []
+    for second in range(300):
+        if second % 20 == 0:
+            lose(core, nsqd, connection_of(nsqd), float(second))
+        finished += nsqd.publish(1)
+        run(core, nsqd, second + 0.5)
+        core.finish(core.lane.end, second + 0.5)
+    assert nsqd.finished == Counter(finished[:-1])
+    # nsqd can deliver them again for half a minute, and the receiver allows for a minute more.
+    _, known = core.judge(nsqd.source, b"".join(finished))
+    assert known == b"".join(finished[-len(known) // 16 :])
+    assert 90 <= len(known) // 16 <= 90 + 20 + 1
