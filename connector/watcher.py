@@ -67,6 +67,7 @@ class Watcher:
         self._sources_changed = sources_changed
         self._stats_changed = stats_changed
         self._wake = threading.Event()
+        self._has_news = threading.Event()
 
     def start(self) -> None:
         for work in (self._watch_sources, self._watch_stats):
@@ -110,6 +111,7 @@ class Watcher:
             self.first_stats = self._ask_all()
         self._sources_changed(list(sources))
         self._are_told = True
+        self._has_news.set()
 
     def _watch_stats(self) -> None:
         while True:
@@ -117,7 +119,9 @@ class Watcher:
                 self._ask_stats()
             except Exception:
                 log.exception("telling of statistics failed")
-            time.sleep(self._stats_interval_s)
+            # What waits in a new source is to be seen before it has been read.
+            self._has_news.wait(self._stats_interval_s)
+            self._has_news.clear()
 
     def _ask_stats(self) -> None:
         """Renew ``stats``."""

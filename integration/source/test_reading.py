@@ -69,15 +69,26 @@ def test_progress_shows_backlog_and_counters(
     start_reading: StartReading, spark: SparkSession, nsqd: Nsqd, topic: str
 ) -> None:
     nsqd.make_channel(topic, "c")
-    nsqd.publish(topic, numbered(0, 500))
+    published = Counter(numbered(0, 500))
+    nsqd.publish(topic, list(published))
     metrics = NsqMetrics()
     spark.streams.addListener(metrics)
     reading = start_reading(nsqd, topic=topic, maxInFlight=100, maxMessagesPerTrigger=50)
-    reading.wait_for(Counter(numbered(0, 500)))
+
+    def backlog_is_seen() -> bool:
+        """With more to read, so that there is a batch to report of."""
+        reports = [json.loads(progress.sources[0].latestOffset) for progress in reading.query.recentProgress]
+        if any(report["backlog"] >= 100 for report in reports):
+            return True
+        bodies = numbered(len(published), 10)
+        nsqd.publish(topic, bodies)
+        published.update(bodies)
+        return False
+
+    wait_until(backlog_is_seen, "a report of a backlog")
+    reading.wait_for(published)
     wait_settled(nsqd, topic)
     assert max(map(len, reading.batches.values())) <= 50
-    reports = [json.loads(progress.sources[0].latestOffset) for progress in reading.query.recentProgress]
-    assert any(report["backlog"] >= 100 for report in reports)
 
     more = Counter[bytes]()
 
@@ -89,13 +100,13 @@ def test_progress_shows_backlog_and_counters(
         reading.wait_for(more)
         wait_settled(nsqd, topic)
         (newest,) = wait_until(metrics.latest, "metrics")
-        return newest if newest.totals["finished"] >= 500 and not newest.backlog else None
+        return newest if newest.totals["finished"] >= len(published) and not newest.backlog else None
 
     found = wait_until(finished, "the FINs of all but the last batches")
     # A batch that takes long is touched.
     counts = {name: count for name, count in found.totals.items() if count and name != "touched"}
     assert counts.keys() == {"received", "emitted", "finished"}
-    assert all(500 <= count <= 500 + len(more) for count in counts.values())
+    assert all(len(published) <= count <= len(published) + len(more) for count in counts.values())
     assert found.nsqds == {nsqd.tcp: found.totals}
     assert (found.query_id, found.source, found.lost) == (reading.query.id, 0, 0)
     labels = f'{{query="{reading.query.id}",source="0",nsqd="{nsqd.tcp}"}}'

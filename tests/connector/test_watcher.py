@@ -62,6 +62,23 @@ def test_statistics_go_on_whatever_has_failed(caplog: pytest.LogCaptureFixture) 
     assert "nobody has thought of that" in caplog.text
 
 
+def test_statistics_are_asked_of_a_new_source_at_once(start_lookupd: StartServer) -> None:
+    asked: list[dict[Source, Any]] = []
+    has_asked, has_found = threading.Event(), threading.Event()
+
+    def told() -> None:
+        asked.append(watcher.stats)
+        (has_found if watcher.stats else has_asked).set()
+
+    nsqd = start_lookupd({STATS_PATH: STATS})
+    watcher = Watcher(options(nsqdHttpAddresses=str(nsqd.address)), 600.0, nothing, told)
+    threading.Thread(target=watcher._watch_stats, daemon=True).start()
+    assert has_asked.wait(20)
+    watcher._look()
+    assert has_found.wait(20)
+    assert [found.keys() for found in asked] == [set(), {Source("t", Address("h", 1))}]
+
+
 def test_statistics_are_asked_of_all_nsqds_at_once(
     start_lookupd: StartServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
