@@ -447,7 +447,7 @@ class ReceiverCore:
         in_lane = {chunk.source for chunk in self.lane}
         for state in list(self.sources.values()):
             timeout_s = max((c.max_msg_timeout_s for c in state.usable), default=math.inf)
-            state.redeliveries.forget(now, timeout_s + _FORGET_MARGIN_S, bool(state.usable))
+            state.redeliveries.forget(now, timeout_s + _FORGET_MARGIN_S)
             state.fin_index = None
             is_gone = not (state.assigned or state.opening or state.connections or state.source in in_lane)
             if is_gone and now - state.lost_at > _GONE_S:

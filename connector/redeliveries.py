@@ -55,7 +55,6 @@ class Redeliveries:
         self.held: dict[bytes, int] = {}
         # Since when, by a clock that stands still while nsqd is not there to deliver them; the oldest come first.
         self._committed: dict[bytes, float] = {}
-        self._oldest_s = math.inf
         self._absent_s = 0.0
         self._looked_at = math.inf
 
@@ -79,20 +78,21 @@ class Redeliveries:
             self._committed[message_id] = clock_s
         if (excess := len(self._committed) - COMMITTED_MAX) > 0:
             self._drop(list(islice(self._committed, excess)))
-        self._oldest_s = min(self._oldest_s, clock_s)
 
-    def forget(self, now: float, after_s: float, is_there: bool) -> None:
-        """Let go of the committed that nsqd, which is there now or not, could have delivered for so long."""
+    def forget(self, now: float, after_s: float) -> None:
+        """Let go of the committed that nsqd could have delivered for so long; for ever means that it is not there."""
+        is_there = after_s < math.inf
         self._absent_s += max(0.0, now - self._looked_at - (_LOOK_S_MAX if is_there else 0.0))
         self._looked_at = now
         end_s = now - self._absent_s - after_s
-        if self._oldest_s < end_s:
-            self._drop([each for each, _ in takewhile(lambda item: item[1] < end_s, self._committed.items())])
+        self._drop([each for each, _ in takewhile(lambda item: item[1] < end_s, self._committed.items())])
 
     def _drop(self, ids: list[bytes]) -> None:
         for message_id in ids:
             del self._committed[message_id]
-        self._oldest_s = next(iter(self._committed.values()), math.inf)
+        if not self._committed:
+            # It is empty, but has room for as many as it had.
+            self._committed.clear()
 
     def sort_out(self, ids: bytes | memoryview) -> tuple[npt.NDArray[np.bool_], list[tuple[bytes, int]], list[bytes]]:
         """Of messages that arrive: which are new, which are held and where, which are committed."""

@@ -1,5 +1,7 @@
 """For how long a receiver knows again what it has finished."""
 
+import math
+import tracemalloc
 from collections import Counter
 
 import pytest
@@ -22,7 +24,7 @@ def known(redeliveries: Redeliveries, *numbers: int) -> list[int]:
 
 def pass_time(redeliveries: Redeliveries, first_s: int, end_s: int, is_there: bool = True) -> None:
     for now in range(first_s, end_s):
-        redeliveries.forget(float(now), AFTER_S, is_there)
+        redeliveries.forget(float(now), AFTER_S if is_there else math.inf)
 
 
 def test_each_is_forgotten_in_its_time_whatever_else_is_committed() -> None:
@@ -71,6 +73,20 @@ def test_beyond_the_limit_the_oldest_are_forgotten(monkeypatch: pytest.MonkeyPat
     redeliveries.commit(ids(1, 2), 0.0)
     redeliveries.commit(ids(3, 4, 5), 1.0)
     assert known(redeliveries, 1, 2, 3, 4, 5) == [3, 4, 5]
+
+
+def test_what_is_forgotten_takes_no_memory() -> None:
+    redeliveries = Redeliveries()
+    tracemalloc.start()
+    try:
+        redeliveries.commit(ids(*range(10_000)), 0.0)
+        taken, _ = tracemalloc.get_traced_memory()
+        pass_time(redeliveries, 0, 102)
+        left, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert not redeliveries
+    assert left < taken / 10
 
 
 def test_finished_messages_are_forgotten_though_connections_keep_breaking() -> None:
