@@ -55,9 +55,9 @@ class Batch(Ticket):
                 self._build_uniform(bodies, base, ids, now, due)
                 base += bodies.count
                 continue
-            lengths = list(map(len, bodies))
-            total = sum(lengths)
             count = len(bodies)
+            lengths = list(map(len, bodies)) if count > 1 else [len(bodies[0])]
+            total = sum(lengths) if count > 1 else lengths[0]
             self.messages += count
             self.nbytes += total
             if count <= SEGMENT_MESSAGES_MAX and total + FRAME_OVERHEAD * count <= SEGMENT_BYTES_MAX:

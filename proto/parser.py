@@ -18,7 +18,7 @@ from pyspark_nsq.proto.uniform import SIZE_FIELD_SIZE, UniformBodies, is_uniform
 LINE_SIZE_MAX: Final = 16 * 1024
 
 _SIZE = Struct(">i")
-_MPUB_OF_ONE = Struct(">iii")  # the sizes of body and message, and between them how many messages there are
+_MPUB_HEAD = Struct(">iii")  # the size of the body, how many messages there are, the size of the first
 # From so many bodies on, all of one size, taking them in one step is quicker.
 _UNIFORM_COUNT_MIN = 8
 # And so many bytes of them stay together. Less is better taken apart: the broker joins it with what comes next.
@@ -144,8 +144,6 @@ class CommandParser:
     def __init__(self, limits: Limits) -> None:
         self.pending: Pending | None = None
         self._limits = limits
-        # Of the only message of an MPUB; before it stand its size and the number 1. A body has 9 bytes at least.
-        self._only_size_max = min(limits.msg_size_max, limits.body_size_max - 8) if limits.body_size_max > 8 else 0
         self._chunks: list[bytes] = []
         self._buffered_size = 0
         self._needed_size = 0
@@ -287,7 +285,7 @@ class CommandParser:
         return self._mpub_to(buffer, topic, start, body)
 
     def _mpub_to(self, buffer: bytes, topic: str, _start: int, body: int) -> tuple[Command, int]:
-        bodies, end = self._only_message(buffer, body)
+        bodies, end = self._uniform_messages(buffer, body)
         if not bodies:
             end = _body_end(buffer, body)
             size = end - body - _SIZE.size
@@ -299,15 +297,20 @@ class CommandParser:
             bodies = _split_mpub(buffer, body + _SIZE.size, end, self._limits)
         return Publish(b"MPUB", topic, bodies, 1, 0), end
 
-    def _only_message(self, buffer: bytes, body: int) -> tuple[list[bytes] | UniformBodies, int]:
-        """The message of an MPUB that has but one, and its end. Nothing where it has more, is wrong, or not whole."""
-        start = body + _MPUB_OF_ONE.size
+    def _uniform_messages(self, buffer: bytes, body: int) -> tuple[list[bytes] | UniformBodies, int]:
+        """The messages of an MPUB that has but one, or many of one size, and its end. Nothing where they are others,
+        wrong, or not whole."""
+        start = body + _MPUB_HEAD.size
         if start < len(buffer):
-            size, count, message_size = _MPUB_OF_ONE.unpack_from(buffer, body)
-            end = start + message_size
-            fits = 0 < message_size <= self._only_size_max and end <= len(buffer)
-            if fits and count == 1 and size == message_size + 8:
-                return [buffer[start:end]], end
+            size, count, message_size = _MPUB_HEAD.unpack_from(buffer, body)
+            end = body + _SIZE.size + size
+            limits = self._limits
+            fits = end <= len(buffer) and size <= limits.body_size_max and 0 < message_size <= limits.msg_size_max
+            if fits and size == _SIZE.size + count * (SIZE_FIELD_SIZE + message_size):
+                if count == 1:
+                    return [buffer[start:end]], end
+                if count >= _UNIFORM_COUNT_MIN:
+                    return _take_uniform(buffer, start - SIZE_FIELD_SIZE, end, count, message_size), end
         return [], body
 
     def _message_end(self, word: str, buffer: bytes, body: int) -> int:
@@ -411,7 +414,7 @@ def _check_whole(buffer: bytes, end: int) -> None:
         raise _IncompleteError(end)
 
 
-def _split_mpub(buffer: bytes, start: int, end: int, limits: Limits) -> list[bytes] | UniformBodies:
+def _split_mpub(buffer: bytes, start: int, end: int, limits: Limits) -> list[bytes]:
     """The bodies of the MPUB payload that stands in the buffer from ``start`` to ``end``."""
     if start + _SIZE.size > end:
         raise _MalformedError("E_BAD_BODY", "MPUB failed to read message count")
@@ -421,9 +424,6 @@ def _split_mpub(buffer: bytes, start: int, end: int, limits: Limits) -> list[byt
     bodies: list[bytes] = []
     append, size_at, size_max = bodies.append, _SIZE.unpack_from, limits.msg_size_max
     start += _SIZE.size
-    may_be_uniform = count >= _UNIFORM_COUNT_MIN and (end - start) // count - _SIZE.size <= size_max
-    if may_be_uniform and is_uniform(buffer, start, end, count):
-        return _take_uniform(buffer, start, end, count)
     for index in range(count):
         body = start + 4
         if body > end:
@@ -438,15 +438,17 @@ def _split_mpub(buffer: bytes, start: int, end: int, limits: Limits) -> list[byt
     return bodies
 
 
-def _take_uniform(buffer: bytes, start: int, end: int, count: int) -> list[bytes] | UniformBodies:
+def _take_uniform(buffer: bytes, start: int, end: int, count: int, size: int) -> list[bytes] | UniformBodies:
+    """So many messages, if each has this size; else nothing."""
     if end - start >= _TOGETHER_SIZE_MIN:
-        return UniformBodies(buffer[start:end], count)
-    return list(_uniform_layout(count, (end - start) // count - SIZE_FIELD_SIZE).unpack_from(buffer, start))
+        return UniformBodies(buffer[start:end], count) if is_uniform(buffer, start, end, count) else []
+    fields = _uniform_layout(count, size).unpack_from(buffer, start)
+    return list(fields[1::2]) if fields[::2].count(size) == count else []
 
 
 @lru_cache(maxsize=64)
 def _uniform_layout(count: int, size: int) -> Struct:
-    return Struct(f"{SIZE_FIELD_SIZE}x{size}s" * count)
+    return Struct(">" + f"I{size}s" * count)
 
 
 def _mpub_message_error(index: int, size: int, size_max: int) -> _MalformedError:

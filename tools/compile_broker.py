@@ -18,7 +18,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 PACKAGE = "pyspark_nsq"
 # What a publish, a delivery and a FIN go through, from the loop's callback for a client's socket on.
 MODULES = (
-    *("broker/backlog", "broker/batch", "broker/channel", "broker/checksum", "broker/client_states"),
+    *("broker/backlog", "broker/batch", "broker/channel", "broker/checksum", "broker/client_states", "broker/clock"),
     *("broker/connections", "broker/engine", "broker/keeper", "broker/log", "broker/log_file", "broker/message_id"),
     *("broker/output", "broker/segment", "broker/session", "broker/shared", "broker/store", "broker/sync"),
     *("broker/timers", "broker/topic", "broker/turn"),

@@ -385,15 +385,16 @@ def test_a_secret_is_not_shown() -> None:
 
 @given(
     count=st.integers(1, 12),
-    size=st.integers(1, 24),
+    size=st.integers(0, 24),
     wrong=st.none() | st.tuples(st.integers(0, 200), st.integers(0, 255)),
     cut=st.integers(0, 3),
 )
 def test_bodies_of_one_size_are_what_one_by_one_gives(
     count: int, size: int, wrong: tuple[int, int] | None, cut: int
 ) -> None:
-    limits = Limits(msg_size_max=20, body_size_max=1000)
-    data = bytearray(commands.mpub("t", [bytes([65 + index]) * size for index in range(count)]))
+    limits = Limits(msg_size_max=20, body_size_max=200)
+    messages = b"".join(size.to_bytes(4, "big") + bytes([65 + index]) * size for index in range(count))
+    data = bytearray(b"MPUB t\n" + bytes(4) + count.to_bytes(4, "big") + messages)
     data = data[: len(data) - cut]
     if wrong is not None and 15 <= wrong[0] < len(data):
         data[wrong[0]] = wrong[1]
