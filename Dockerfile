@@ -6,6 +6,12 @@
 ARG BASE_IMAGE=python:3.11-slim
 
 FROM ${BASE_IMAGE} AS build
+# nsqd's hot path becomes machine code (docs/broker.md). Debian's Python comes without its headers.
+ARG COMPILED=true
+RUN [ "$COMPILED" != true ] || { apt-get update -q \
+    && apt-get install -y -q --no-install-recommends gcc libc6-dev \
+        $(python3 -c 'import os, sysconfig as s; os.path.exists(s.get_path("include") + "/Python.h") or print("python3-dev")') \
+    && rm -rf /var/lib/apt/lists/*; }
 WORKDIR /build
 RUN python3 -m venv /opt/nsq
 # Dependencies first: they change less often than the code. With them comes a pip that can pin what a build needs.
@@ -17,7 +23,8 @@ COPY src src
 COPY broker broker
 COPY connector connector
 COPY proto proto
-RUN /opt/nsq/bin/python -m pip install --no-cache-dir --disable-pip-version-check -q \
+COPY tools/compile_broker.py tools/
+RUN HATCH_BUILD_HOOK_ENABLE_CUSTOM=$COMPILED /opt/nsq/bin/python -m pip install --no-cache-dir --disable-pip-version-check -q \
         -c constraints.txt --build-constraint constraints.txt '.[broker,fast]' \
     && /opt/nsq/bin/python -m pip uninstall -q -y pip setuptools \
     # Tests, headers and sources for C compilers: half of the size.

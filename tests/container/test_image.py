@@ -61,6 +61,10 @@ def test_one_image_has_all_programs(podman: Any, image: str, program: str) -> No
     assert program in podman.output(image, program, "--version")
 
 
+def test_its_nsqd_is_compiled(podman: Any, image: str) -> None:
+    assert podman.output(image, "nsqd", "--version").endswith("-compiled)")
+
+
 def test_flags_need_no_program(podman: Any, image: str) -> None:
     assert podman.output(image, "--version").startswith("nsqd v")
 
