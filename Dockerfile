@@ -6,8 +6,8 @@
 ARG BASE_IMAGE=python:3.11-slim
 
 FROM ${BASE_IMAGE} AS build
-# nsqd's hot path becomes machine code (docs/broker.md). Debian's Python comes without its headers.
-ARG COMPILED=true
+# With --build-arg COMPILED=true nsqd's hot path becomes machine code (docs/broker.md). Debian's Python has no headers.
+ARG COMPILED=false
 RUN [ "$COMPILED" != true ] || { apt-get update -q \
     && apt-get install -y -q --no-install-recommends gcc libc6-dev \
         $(python3 -c 'import os, sysconfig as s; os.path.exists(s.get_path("include") + "/Python.h") or print("python3-dev")') \

@@ -61,10 +61,6 @@ def test_one_image_has_all_programs(podman: Any, image: str, program: str) -> No
     assert program in podman.output(image, program, "--version")
 
 
-def test_its_nsqd_is_compiled(podman: Any, image: str) -> None:
-    assert podman.output(image, "nsqd", "--version").endswith("-compiled)")
-
-
 def test_flags_need_no_program(podman: Any, image: str) -> None:
     assert podman.output(image, "--version").startswith("nsqd v")
 
@@ -160,6 +156,18 @@ def test_the_composed_cluster_works(podman: Any, image: str, cluster: dict[str, 
             assert answer.read() == b"OK"
     podman("stop", "--time", "20", *containers)
     assert {name: exit_code(podman, name) for name in containers} == dict.fromkeys(containers, 0)
+
+
+@pytest.mark.skipif(
+    os.environ.get("NSQ_TEST_COMPILED_IMAGE") != "1",
+    reason="to fetch a compiler and to use it takes minutes beside other tests: NSQ_TEST_COMPILED_IMAGE=1 asks for it",
+)
+@pytest.mark.timeout(1800)
+def test_its_nsqd_can_be_compiled(podman: Any, image: str, root: Path) -> None:
+    build = ("build", "--isolation", "chroot", "--pull=never", "--format", "docker", "--build-arg", "COMPILED=true")
+    podman(*build, "--tag", f"{image}-compiled", root)
+    assert podman.output(f"{image}-compiled", "nsqd", "--version").endswith("-compiled)")
+    test_it_is_small_and_has_no_spark(podman, f"{image}-compiled")
 
 
 @pytest.mark.skipif(
