@@ -57,7 +57,7 @@ class Batch(Ticket):
                 continue
             count = len(bodies)
             lengths = list(map(len, bodies)) if count > 1 else [len(bodies[0])]
-            total = sum(lengths) if count > 1 else lengths[0]
+            total = sum(lengths)
             self.messages += count
             self.nbytes += total
             if count <= SEGMENT_MESSAGES_MAX and total + FRAME_OVERHEAD * count <= SEGMENT_BYTES_MAX:

@@ -59,6 +59,10 @@ class Podman:
     def start(self, name: str, *arguments: str) -> None:
         self("run", "--detach", "--no-healthcheck", "--name", name, "--network", self.network, *arguments)
 
+    def build(self, root: Path, tag: str, *options: str) -> None:
+        """An image from the Dockerfile."""
+        self("build", "--isolation", "chroot", "--pull=never", "--format", "docker", *options, "--tag", tag, root)
+
     def output(self, *arguments: str) -> str:
         """What a command prints in a fresh container of the image."""
         return self("run", "--rm", "--no-healthcheck", "--network", "none", *arguments).stdout.strip()
@@ -113,5 +117,5 @@ def podman(root: Path) -> Iterator[Podman]:
 @pytest.fixture(scope="session")
 def image(podman: Podman, root: Path) -> str:
     """The image of the broker."""
-    podman("build", "--isolation", "chroot", "--pull=never", "--format", "docker", "--tag", "pyspark-nsq", root)
+    podman.build(root, "pyspark-nsq")
     return "pyspark-nsq"

@@ -164,8 +164,7 @@ def test_the_composed_cluster_works(podman: Any, image: str, cluster: dict[str, 
 )
 @pytest.mark.timeout(1800)
 def test_its_nsqd_can_be_compiled(podman: Any, image: str, root: Path) -> None:
-    build = ("build", "--isolation", "chroot", "--pull=never", "--format", "docker", "--build-arg", "COMPILED=true")
-    podman(*build, "--tag", f"{image}-compiled", root)
+    podman.build(root, f"{image}-compiled", "--build-arg", "COMPILED=true")
     assert podman.output(f"{image}-compiled", "nsqd", "--version").endswith("-compiled)")
     test_it_is_small_and_has_no_spark(podman, f"{image}-compiled")
 
@@ -176,8 +175,7 @@ def test_its_nsqd_can_be_compiled(podman: Any, image: str, root: Path) -> None:
 )
 @pytest.mark.timeout(1800)
 def test_the_notebooks_run_in_the_composed_cluster(podman: Any, image: str, root: Path) -> None:
-    build = ("build", "--isolation", "chroot", "--pull=never", "--format", "docker")
-    podman(*build, "--target", "notebooks", "--tag", f"{image}-notebooks", root)
+    podman.build(root, f"{image}-notebooks", "--target", "notebooks")
     with composed(podman, root / "compose.yaml", *DAEMONS, "jupyter") as ports:
         jupyter = f"{podman.network}_jupyter_1"
         wait_until(lambda: "/lab?token=" in podman("logs", jupyter).stderr, "JupyterLab has started")
